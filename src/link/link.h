@@ -1,0 +1,185 @@
+/* Carriers: TUN inside, UDP outside. The door of src/link.
+ *
+ * Three parts: descriptors and their offloads (tun_*, udp_*, netdev_*: slow,
+ * control thread), and the pure train code that a data worker calls for every
+ * batch (split_*: superframe from the TUN -> equal segments; merge_*: packets
+ * -> superframes for the TUN). */
+#ifndef LINK_LINK_H
+#define LINK_LINK_H
+
+#include "base/compiler.h"
+#include "io/io.h"
+#include "wg/wg.h"
+#include "wire/addr.h"
+#include <linux/virtio_net.h>
+#include <net/if.h>
+#include <stdbool.h>
+#include <sys/uio.h>
+
+/* ---- Offloads: each is probed by doing it and can be lost alone. */
+enum link_offload {
+	OFFLOAD_VNET = 1 << 0,    /* TUN: IFF_VNET_HDR */
+	OFFLOAD_CSUM = 1 << 1,    /* TUN: TUN_F_CSUM */
+	OFFLOAD_TSO = 1 << 2,     /* TUN: TUN_F_TSO4 | TUN_F_TSO6 */
+	OFFLOAD_USO = 1 << 3,     /* TUN: TUN_F_USO4 | TUN_F_USO6 (Linux 6.2) */
+	OFFLOAD_UDP_GSO = 1 << 4, /* UDP_SEGMENT (Linux 4.18) */
+	OFFLOAD_UDP_GRO = 1 << 5, /* UDP_GRO (Linux 5.0) */
+	OFFLOAD_ALL = (1 << 6) - 1,
+};
+
+/* "vnet", "csum", "tso", "uso", "udp-gso", "udp-gro"; 0 for another name. */
+unsigned offload_by_name(const char *name, size_t len);
+/* Space-separated names of a set, for the log. Returns out. */
+const char *offload_text(unsigned set, char out[64]);
+
+/* ---- TUN (Linux Documentation/networking/tuntap.rst). */
+struct tun {
+	int fd;
+	char name[IFNAMSIZ]; /* as the kernel gave it ("wg%d" is filled in) */
+	unsigned offloads;   /* of the TUN part of enum link_offload: in force */
+	bool is_multi_queue;
+};
+
+/* Create (or attach to) the interface. allowed: offloads that may be used. 0 or
+ * negative errno (-EPERM: CAP_NET_ADMIN missing; -EBUSY; -ENOENT: no
+ * /dev/net/tun). Non-blocking. */
+MUST_CHECK int tun_open(struct tun *t, const char *name, unsigned allowed);
+/* Take over an open TUN descriptor (WG_TUN_FD); it may lack vnet_hdr. */
+MUST_CHECK int tun_adopt(struct tun *t, int fd, unsigned allowed);
+void tun_close(struct tun *t);
+
+/* ---- UDP: one socket per family for data and one per family for handshakes,
+ * all on one port (SO_REUSEPORT + classic BPF by message type). */
+struct udp {
+	int data[2]; /* [0] IPv4, [1] IPv6; -1: family not there */
+	int handshake[2];
+	uint16_t port; /* as bound, host order */
+	unsigned offloads; /* OFFLOAD_UDP_*: in force at open */
+};
+
+/* Bind to port (0: any, the same for both families). fwmark 0: none. Socket
+ * buffers are forced as large as allowed. DF stays clear: outer packets may be
+ * fragmented, as stock peers do. 0 or negative errno (-EADDRINUSE, -EACCES). */
+MUST_CHECK int udp_open(struct udp *u, uint16_t port, uint32_t fwmark, unsigned allowed);
+/* Put a mark on all sockets of u. */
+MUST_CHECK int udp_set_mark(struct udp *u, uint32_t fwmark);
+void udp_close(struct udp *u);
+
+/* Endpoint <-> address. The local half of an endpoint made from an address is zero. */
+void endpoint_from_addr(struct wg_endpoint *out, const struct ipport *a);
+void endpoint_to_addr(struct ipport *out, const struct wg_endpoint *e);
+/* Which of udp.data[] reaches it: 0 IPv4, 1 IPv6. */
+unsigned endpoint_family(const struct wg_endpoint *e);
+/* wg_ops.limit_key: an IPv4 address, an IPv6 /64. */
+void endpoint_limit_key(const struct wg_endpoint *from, uint8_t key[16]);
+
+/* What a received datagram's header says. */
+struct udp_rx {
+	struct wg_endpoint from; /* local half: the address written to (PKTINFO) */
+	uint32_t seg_len;        /* segment size of a GRO train; else the whole length */
+	uint8_t tos;             /* IPv4 TOS or IPv6 traffic class */
+};
+/* false: truncated (MSG_TRUNC, MSG_CTRUNC) or of a foreign family: drop it. */
+MUST_CHECK bool udp_rx_parse(struct udp_rx *out, const struct io_rx *rx);
+
+/* Room for the name and ancillary data of one message to be sent. */
+struct udp_tx {
+	struct sockaddr_storage name;
+	union {
+		struct cmsghdr align;
+		uint8_t bytes[IO_CONTROL_LEN];
+	} control;
+};
+/* Fill tx for one train: iov is one contiguous run of messages of seg_len bytes
+ * (the last may be shorter). seg_len 0 or >= the length: a single datagram.
+ * tos: outer TOS / traffic class. mem must live until the send is done. */
+void udp_tx_fill(struct io_tx *tx, struct udp_tx *mem, const struct wg_endpoint *to,
+	struct iovec *iov, uint32_t seg_len, uint8_t tos);
+
+/* Send n filled trains of one family through ops/engine. What the kernel
+ * refuses as a train (EIO, EINVAL, EMSGSIZE) goes again as single datagrams,
+ * without a sticky source address when that was what it refused; *lost gains
+ * OFFLOAD_UDP_GSO when the device cannot (EIO). Returns datagrams not sent. */
+size_t udp_send(const struct engine_ops *ops, struct engine *e, int fd, struct io_tx *tx, size_t n,
+	unsigned *lost);
+/* One datagram, from a slow thread, without an engine. 0 or negative errno. */
+MUST_CHECK int udp_send_one(const struct udp *u, bool is_handshake, const struct wg_endpoint *to,
+	const uint8_t *msg, size_t len, uint8_t tos);
+
+/* ---- Inner packets, the pure part. */
+
+enum inner_l4 { INNER_OTHER, INNER_TCP, INNER_UDP };
+
+/* One inner IP packet or superframe, its lengths checked against the bytes there are. */
+struct inner {
+	uint8_t family;   /* AF_INET, AF_INET6 */
+	uint8_t l4;       /* enum inner_l4; INNER_OTHER for fragments and extension headers */
+	uint8_t tos;      /* DSCP and ECN */
+	uint8_t ip_len;   /* bytes of the IP header */
+	uint16_t hdr_len; /* IP and L4 header together; = ip_len for INNER_OTHER */
+	uint32_t len;     /* bytes by the IP length field */
+	const uint8_t *dst; /* into the packet: 4 or 16 bytes */
+	const uint8_t *src;
+};
+/* false: not whole IPv4/IPv6 (version, header, total length). TCP and UDP
+ * headers that are cut or lie make it INNER_OTHER, not false. */
+MUST_CHECK bool inner_parse(struct inner *out, const uint8_t *pkt, size_t len);
+
+/* Why a frame from the TUN was refused. */
+enum split_drop { SPLIT_OK, SPLIT_SHORT, SPLIT_VNET, SPLIT_INNER };
+
+/* A frame read from the TUN, on its way to be cut into segments. */
+struct split {
+	const uint8_t *pkt;  /* the superframe, without vnet header */
+	struct inner in;
+	uint32_t len;        /* bytes at pkt */
+	uint32_t gso_len;    /* payload bytes per segment; 0: one packet, no cutting */
+	uint32_t n;          /* segments, >= 1 */
+	uint32_t seg_len;    /* bytes of every segment but the last */
+	uint32_t last_len;   /* bytes of the last */
+	uint16_t csum_start, csum_offset;
+	bool needs_csum;
+};
+
+/* Look at one frame. has_vnet: it starts with struct virtio_net_hdr. */
+MUST_CHECK enum split_drop split_init(struct split *s, const uint8_t *frame, size_t len,
+	bool has_vnet);
+/* Write segment i (0 <= i < n) at out: headers adjusted (lengths, IPv4 id and
+ * checksum, TCP sequence and flags, UDP length), L4 checksum complete. Returns
+ * its length. Order of calls is free. */
+size_t split_segment(const struct split *s, uint32_t i, uint8_t *out);
+
+/* Coalescing: packets of one batch become superframes; payload is not copied,
+ * a superframe is one writev of header + payload pieces. */
+enum {
+	MERGE_PACKETS_MAX = 2048, /* packets between two flushes; full: flush first */
+	MERGE_FLOWS = 64,         /* open superframes */
+};
+struct merge;
+MUST_CHECK int merge_create(struct merge **out);
+void merge_destroy(struct merge *m);
+/* Which TUN offloads are in force: without vnet each packet leaves as it is. */
+void merge_set_offloads(struct merge *m, unsigned offloads);
+/* Add one inner packet (checked by wg_open: whole IP). Its bytes must stay until
+ * the flush is done; its headers may be rewritten in place. true: taken. false:
+ * full, flush first. Packets of one flow come out in the order they went in. */
+MUST_CHECK bool merge_add(struct merge *m, uint8_t *pkt, uint32_t len);
+/* The frames that are ready to be written (valid until merge_reset). */
+size_t merge_finish(struct merge *m, struct io_tx **tx);
+void merge_reset(struct merge *m);
+
+/* ---- The interface as netlink shows it. */
+struct netdev;
+struct netdev_event {
+	bool is_up;
+	bool is_gone;
+	unsigned mtu;
+};
+/* Watch the interface of a TUN. The descriptor becomes readable on changes. */
+MUST_CHECK int netdev_open(struct netdev **out, const struct tun *t);
+int netdev_fd(const struct netdev *d);
+/* Read what is pending; 1: *ev is new, 0: nothing for us, negative errno. */
+MUST_CHECK int netdev_read(struct netdev *d, struct netdev_event *ev);
+void netdev_close(struct netdev *d);
+
+#endif

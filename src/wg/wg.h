@@ -1,0 +1,239 @@
+/* WireGuard as a state machine: peers, sessions, handshakes, timers, cryptokey
+ * routing. The door of src/wg.
+ *
+ * Pure: no descriptor, no clock; the time is an argument (now_ns: any clock
+ * that does not go back; wall_ns: nanoseconds since 1970). What is to be sent
+ * leaves through wg_ops, so two devices can be joined in memory.
+ *
+ * Threads. Two kinds of calls:
+ *  - fast calls take a struct wg_worker, which belongs to one data worker. They
+ *    take no lock of the device, allocate nothing and block on nothing. The
+ *    worker is an RCU reader (base/rcu.h): pointers that a fast call returns
+ *    are good until its next rcu_quiescent().
+ *  - slow calls (all others) may come from any thread; the device's lock is
+ *    taken inside. wg_ops is called with that lock held unless it says otherwise.
+ *
+ * Follows the WireGuard paper (Donenfeld, NDSS 2017, revision of 2020) and,
+ * where that is silent, Linux 6.x drivers/net/wireguard. */
+#ifndef WG_WG_H
+#define WG_WG_H
+
+#include "base/compiler.h"
+#include "wire/addr.h"
+#include "wire/wgmsg.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+	WG_KEY_LEN = 32,
+	WG_PEERS_MAX = 1 << 17,  /* full: -ENOSPC */
+	WG_STAGED_MAX = 128,     /* packets per peer; full: the oldest is dropped */
+	WG_WORKERS_MAX = 64,
+	WG_SERVER_ID_MAX = 127,
+	WG_HEAD = WGMSG_DATA_HDR, /* room before a packet that is to be sealed */
+	WG_TAIL = 15 + WGMSG_DATA_TAG, /* room after it: padding and tag */
+};
+
+/* ---- Endpoints: opaque here. A carrier fills both halves (unused bytes zero). */
+struct wg_endpoint {
+	uint8_t remote[24]; /* who: what roaming compares and cookies bind */
+	uint8_t local[24];  /* how to answer: our address, interface; may be zero */
+};
+
+/* ---- Why a packet was dropped. */
+#define WG_DROPS(X)                                                                                \
+	X(TYPE, "unknown_type", "not one of the four messages, or a wrong length")                 \
+	X(NO_SESSION, "no_session", "receiver index belongs to no session")                        \
+	X(EXPIRED, "expired", "session too old or used up")                                        \
+	X(DECRYPT, "decrypt", "authentication failed")                                             \
+	X(REPLAY, "replay", "counter seen before or too old")                                      \
+	X(INNER, "inner_malformed", "inner packet is not whole IPv4 or IPv6")                      \
+	X(SOURCE, "wrong_source", "inner source address is not one of the peer's")                 \
+	X(NO_ROUTE, "no_route", "no peer has the destination address")                             \
+	X(NO_ENDPOINT, "no_endpoint", "the peer's endpoint is not known yet")                      \
+	X(STAGED_FULL, "staged_full", "oldest staged packet made room for a new one")              \
+	X(STAGED_PURGED, "staged_purged", "staged packets of a handshake that was given up")       \
+	X(NO_BUFFER, "no_buffer", "staging pool is empty")                                         \
+	X(DOWN, "interface_down", "interface is down or has no private key")                       \
+	X(MAC1, "mac1", "handshake message with a wrong first MAC")                                \
+	X(MAC2, "cookie_sent", "under load: answered with a cookie")                               \
+	X(RATE, "rate_limit", "handshakes from one source above the limit")                        \
+	X(HANDSHAKE, "handshake_invalid", "handshake message that does not authenticate")          \
+	X(UNKNOWN_PEER, "unknown_peer", "initiation from a key that is not a peer")                \
+	X(TIMESTAMP, "timestamp_replay", "initiation not newer than the last: replay or clock back") \
+	X(FLOOD, "initiation_flood", "initiations of one peer above 50 per second")                \
+	X(COOKIE, "cookie_invalid", "cookie reply that does not authenticate")
+
+enum wg_drop {
+	WG_OK = 0,
+#define X(name, key, text) WG_DROP_##name,
+	WG_DROPS(X)
+#undef X
+	WG_DROP_N
+};
+
+/* Counter name ("replay") and sentence for a reason. */
+const char *wg_drop_key(enum wg_drop d);
+const char *wg_drop_text(enum wg_drop d);
+
+/* ---- The device. */
+struct wg;
+struct wg_peer;
+struct wg_worker;
+
+enum wg_msg_kind {
+	WG_MSG_HANDSHAKE, /* initiation, response or cookie reply */
+	WG_MSG_DATA,      /* keepalive or a packet that was staged */
+};
+
+struct wg_ops {
+	/* Send one datagram. Called with the device's lock held; msg is the
+	 * callee's until it returns. */
+	void (*send)(void *ctx, const struct wg_endpoint *to, uint8_t *msg, size_t len,
+		enum wg_msg_kind kind);
+	/* Something waits for wg_poll(): call it soon. Any thread, no lock held
+	 * that matters, may come from a fast call: must not block. */
+	void (*wake)(void *ctx);
+	/* What a handshake rate limit counts as one source: fill key (IPv4 address,
+	 * IPv6 /64 ...). Pure. */
+	void (*limit_key)(const struct wg_endpoint *from, uint8_t key[16]);
+};
+
+struct wg_config {
+	const struct wg_ops *ops;
+	void *ctx;           /* given back to every hook */
+	unsigned n_workers;  /* 1..WG_WORKERS_MAX */
+	unsigned server_id;  /* 0..WG_SERVER_ID_MAX: place in a fleet */
+	uint8_t index_key[16]; /* key of the receiver-index permutation; equal within a fleet */
+	uint64_t seed;       /* for jitter; tests fix it */
+};
+
+/* 0, -EINVAL, -ENOMEM. The device starts down, without a key. */
+MUST_CHECK int wg_create(struct wg **out, const struct wg_config *cfg);
+/* All workers must be gone. NULL is fine. */
+void wg_destroy(struct wg *wg);
+
+/* The interface goes up or down: keepalives start, sessions end. */
+void wg_set_up(struct wg *wg, bool is_up, uint64_t now_ns);
+/* Largest inner packet; padding never goes beyond it. 0: unknown. */
+void wg_set_mtu(struct wg *wg, unsigned mtu);
+
+/* Run what is due; returns when to call again at the latest (UINT64_MAX: only
+ * when woken). Call at least once a second while the device is up. wall_ns goes
+ * into TAI64N stamps. */
+uint64_t wg_poll(struct wg *wg, uint64_t now_ns, uint64_t wall_ns);
+
+/* A handshake message (types 1..3) arrived. Returns WG_OK or why it was refused
+ * (WG_DROP_MAC2 when it was answered with a cookie). is_loaded: the caller's
+ * queue is at an eighth of its room or more. */
+enum wg_drop wg_rx_handshake(struct wg *wg, const uint8_t *msg, size_t len,
+	const struct wg_endpoint *from, bool is_loaded, uint64_t now_ns, uint64_t wall_ns);
+
+/* ---- Configuration: one change is applied whole or not at all. */
+struct wg_allowed_change {
+	struct prefix net;
+	bool is_removal; /* a leading '-': take it from this peer if it has it */
+};
+
+struct wg_peer_change {
+	uint8_t public_key[WG_KEY_LEN];
+	bool is_removal;
+	bool is_update_only; /* skip when the peer does not exist */
+	bool replaces_allowed;
+	bool has_psk, has_endpoint, has_keepalive;
+	uint8_t psk[WG_KEY_LEN]; /* all zero clears it */
+	struct wg_endpoint endpoint;
+	uint16_t keepalive_s; /* 0 switches off */
+	struct wg_allowed_change *allowed;
+	size_t n_allowed;
+};
+
+struct wg_change {
+	bool has_private_key;
+	uint8_t private_key[WG_KEY_LEN]; /* all zero removes it */
+	bool replaces_peers; /* peers that are not named are removed; those named keep their sessions */
+	struct wg_peer_change *peers;
+	size_t n_peers;
+};
+
+/* 0; -ENOSPC (WG_PEERS_MAX), -ENOMEM: then nothing changed. The device's own
+ * public key as a peer is ignored silently. A prefix given to a peer that
+ * another one has moves; moved(ctx, prefix) is told unless NULL. */
+MUST_CHECK int wg_apply(struct wg *wg, const struct wg_change *c, uint64_t now_ns,
+	uint64_t wall_ns, void (*moved)(void *ctx, const struct prefix *net), void *moved_ctx);
+
+/* ---- What wg(8) shows. */
+struct wg_peer_info {
+	uint8_t public_key[WG_KEY_LEN];
+	uint8_t psk[WG_KEY_LEN];
+	bool has_psk, has_endpoint;
+	struct wg_endpoint endpoint;
+	uint64_t last_handshake_wall_ns; /* 0: never */
+	uint64_t rx_bytes, tx_bytes;
+	uint16_t keepalive_s;
+	const struct prefix *allowed; /* good during the call only */
+	size_t n_allowed;
+};
+
+struct wg_info {
+	bool has_private_key;
+	uint8_t private_key[WG_KEY_LEN];
+	uint8_t public_key[WG_KEY_LEN];
+	size_t n_peers;
+};
+
+void wg_get(struct wg *wg, struct wg_info *out);
+/* Calls each() for every peer, oldest first, with the lock held. Stops when it
+ * returns non-zero and returns that; 0 otherwise; -ENOMEM. */
+MUST_CHECK int wg_each_peer(struct wg *wg,
+	int (*each)(void *ctx, const struct wg_peer_info *p), void *ctx);
+/* Drops counted by the slow calls and all workers, indexed by enum wg_drop. Any thread. */
+void wg_drops(struct wg *wg, uint64_t out[WG_DROP_N]);
+
+/* ---- Fast calls. */
+
+/* State of one data worker (AEAD context, scratch, counters). id < n_workers;
+ * must be gone before wg_destroy. 0, -ENOMEM, -EINVAL. */
+MUST_CHECK int wg_worker_create(struct wg_worker **out, struct wg *wg, unsigned id);
+void wg_worker_destroy(struct wg_worker *w);
+
+/* Count drops that the caller found (any reason). */
+void wg_worker_drop(struct wg_worker *w, enum wg_drop why, uint64_t n);
+
+/* The peer that owns an inner destination address (longest prefix over all
+ * peers); NULL for none. family AF_INET (4 bytes at ip) or AF_INET6 (16). */
+struct wg_peer *wg_route(struct wg_worker *w, uint8_t family, const uint8_t *ip);
+
+/* One packet on its way through a worker. */
+struct wg_packet {
+	uint8_t *data;        /* see wg_seal, wg_open */
+	uint32_t len;         /* bytes at data */
+	enum wg_drop drop;    /* wg_open: WG_OK or why not */
+	struct wg_peer *peer; /* wg_open: who sent it */
+};
+
+enum wg_sealed {
+	WG_SEALED,  /* all packets are messages now */
+	WG_STAGED,  /* no session: copies wait for the handshake, which was asked for */
+	WG_DROPPED, /* device down or no endpoint; counted */
+};
+
+/* Seal n inner packets for one peer, in place. data/len: the inner packet, with
+ * WG_HEAD bytes of room before and WG_TAIL after. On WG_SEALED each data/len is
+ * the whole message (data moved back by WG_HEAD) and *to is where it goes. The
+ * padding is to 16 bytes, never beyond the MTU. n = 0 is allowed. */
+enum wg_sealed wg_seal(struct wg_worker *w, struct wg_peer *peer, struct wg_packet *pkts,
+	size_t n, uint64_t now_ns, struct wg_endpoint *to);
+
+/* Length of the message that an inner packet of len bytes becomes. */
+size_t wg_sealed_len(struct wg_worker *w, size_t len);
+
+/* Open n data messages that came from one endpoint, in place. data/len: the
+ * message; wgmsg_gate() said WGMSG_DATA. Afterwards, where drop is WG_OK,
+ * data/len is the inner packet without padding, its source is the peer's; len 0
+ * is a keepalive. Drops are counted. Roaming, timers and counters are done. */
+void wg_open(struct wg_worker *w, struct wg_packet *pkts, size_t n,
+	const struct wg_endpoint *from, uint64_t now_ns);
+
+#endif
