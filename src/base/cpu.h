@@ -17,7 +17,8 @@ void cpu_mask(unsigned features);
 
 /* CPUs this process may run on. */
 unsigned cpu_count(void);
-/* Pin the calling thread. 0 or negative errno. */
+/* Pin the calling thread to the CPU that stands at place cpu (0..cpu_count()-1)
+ * among those. 0 or negative errno. */
 MUST_CHECK int cpu_pin(unsigned cpu);
 
 #endif

@@ -1,0 +1,114 @@
+/* How it works: grace periods come from liburcu. ThreadSanitizer cannot look
+ * into that library, so the two facts it would miss are told to it: what a
+ * reader did before its quiescent state happens before what rcu_reclaim() does
+ * after the grace period. Publishing needs no such help, it is a plain
+ * release/acquire pair.
+ *
+ * Why a node may be freed:
+ * 1. Whoever queued it had unlinked it: no reader finds it any more.
+ * 2. The grace period: every reader online at 1 has said it holds nothing.
+ * 3. Free. */
+#include "base/rcu.h"
+
+#include <pthread.h>
+#include <stddef.h>
+#include <urcu/urcu-qsbr.h>
+
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define HAVE_TSAN 1
+#endif
+#elif defined(__SANITIZE_THREAD__)
+#define HAVE_TSAN 1
+#endif
+
+#ifdef HAVE_TSAN
+#include <sanitizer/tsan_interface.h>
+static char grace; /* only its address counts */
+static void readers_done(void)
+{
+	__tsan_release(&grace);
+}
+static void grace_over(void)
+{
+	__tsan_acquire(&grace);
+}
+#else
+static void readers_done(void)
+{
+}
+static void grace_over(void)
+{
+}
+#endif
+
+static pthread_mutex_t queue_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct rcu_node *queue_head; /* both under queue_lock */
+static struct rcu_node **queue_tail = &queue_head;
+
+void rcu_thread_init(void)
+{
+	urcu_qsbr_register_thread();
+}
+
+void rcu_thread_fini(void)
+{
+	readers_done();
+	urcu_qsbr_unregister_thread();
+}
+
+void rcu_quiescent(void)
+{
+	readers_done();
+	urcu_qsbr_quiescent_state();
+}
+
+void rcu_offline(void)
+{
+	readers_done();
+	urcu_qsbr_thread_offline();
+}
+
+void rcu_online(void)
+{
+	urcu_qsbr_thread_online();
+}
+
+void rcu_free_later(struct rcu_node *n, void (*free)(struct rcu_node *n))
+{
+	n->next = NULL;
+	n->free = free;
+	pthread_mutex_lock(&queue_lock);
+	*queue_tail = n;
+	queue_tail = &n->next;
+	pthread_mutex_unlock(&queue_lock);
+}
+
+static struct rcu_node *take_all(void)
+{
+	struct rcu_node *n;
+
+	pthread_mutex_lock(&queue_lock);
+	n = queue_head;
+	queue_head = NULL;
+	queue_tail = &queue_head;
+	pthread_mutex_unlock(&queue_lock);
+	return n;
+}
+
+void rcu_reclaim(void)
+{
+	struct rcu_node *n, *next;
+
+	/* Freeing a node may queue others (a peer its sessions): go on until
+	 * nothing is left. */
+	while ((n = take_all())) {
+		readers_done();
+		urcu_qsbr_synchronize_rcu(); /* goes offline if we are a reader */
+		grace_over();
+		for (; n; n = next) {
+			next = n->next;
+			n->free(n);
+		}
+	}
+}
