@@ -21,12 +21,12 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#define EXPECT(cond)                                                                               \
-	do {                                                                                       \
-		if (!(cond)) {                                                                     \
-			fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #cond, errno);       \
-			_exit(1);                                                                  \
-		}                                                                                  \
+#define EXPECT(cond)                                                                         \
+	do {                                                                                 \
+		if (!(cond)) {                                                               \
+			fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #cond, errno); \
+			_exit(1);                                                            \
+		}                                                                            \
 	} while (0)
 
 enum { UID_NOBODY = 65534 };
