@@ -52,6 +52,9 @@ void tun_close(struct tun *t);
  * all on one port (SO_REUSEPORT + classic BPF by message type). */
 struct udp {
 	int data[2]; /* [0] IPv4, [1] IPv6; -1: family not there */
+	/* Messages of type 1..3 arrive here, all else at data. -1: the kernel
+	 * cannot steer and all arrive at data. Sort by message type all the same:
+	 * within one GRO train the first message decides for all. */
 	int handshake[2];
 	uint16_t port; /* as bound, host order */
 	unsigned offloads; /* OFFLOAD_UDP_*: in force at open */
@@ -96,12 +99,30 @@ struct udp_tx {
 void udp_tx_fill(struct io_tx *tx, struct udp_tx *mem, const struct wg_endpoint *to,
 	struct iovec *iov, uint32_t seg_len, uint8_t tos);
 
-/* Send n filled trains of one family through ops/engine. What the kernel
- * refuses as a train (EIO, EINVAL, EMSGSIZE) goes again as single datagrams,
- * without a sticky source address when that was what it refused; *lost gains
- * OFFLOAD_UDP_GSO when the device cannot (EIO). Returns datagrams not sent. */
+/* What a worker remembers of the paths on which the kernel refused something,
+ * so that it is not asked again for every train. Zero at start. One worker. */
+enum {
+	UDP_PATHS = 16,           /* remembered; full: the slot is taken over */
+	UDP_PATH_TRAINS = 1024,   /* trains until the kernel is asked again */
+};
+struct udp_paths {
+	unsigned lost;   /* gains OFFLOAD_UDP_GSO when a device cannot (EIO): for the log */
+	unsigned n_used; /* slots with trains_left: 0 is the common case */
+	struct {
+		uint32_t key;         /* hash of the remote address */
+		uint16_t trains_left; /* 0: slot is free */
+		uint16_t seg_len_max; /* longer segments go as single datagrams */
+		bool is_sourceless;   /* the sticky source address was refused */
+	} slot[UDP_PATHS];
+};
+
+/* Send n filled trains of one family through ops/engine, in order. What the
+ * kernel refuses as a train (EIO, EINVAL, EMSGSIZE) goes again as single
+ * datagrams, without a sticky source address when that was what it refused.
+ * Trains to a path that refused are sent so from the start, for a while.
+ * tx and what it points to may be rewritten. Returns datagrams not sent. */
 size_t udp_send(const struct engine_ops *ops, struct engine *e, int fd, struct io_tx *tx, size_t n,
-	unsigned *lost);
+	struct udp_paths *paths);
 /* One datagram, from a slow thread, without an engine. 0 or negative errno. */
 MUST_CHECK int udp_send_one(const struct udp *u, bool is_handshake, const struct wg_endpoint *to,
 	const uint8_t *msg, size_t len, uint8_t tos);
@@ -128,17 +149,26 @@ MUST_CHECK bool inner_parse(struct inner *out, const uint8_t *pkt, size_t len);
 /* Why a frame from the TUN was refused. */
 enum split_drop { SPLIT_OK, SPLIT_SHORT, SPLIT_VNET, SPLIT_INNER };
 
-/* A frame read from the TUN, on its way to be cut into segments. */
+/* A frame read from the TUN, on its way to be cut into segments. A superframe
+ * whose L4 header stands behind IPv6 extension headers has in.l4 INNER_OTHER,
+ * and is cut all the same. */
 struct split {
 	const uint8_t *pkt;  /* the superframe, without vnet header */
 	struct inner in;
-	uint32_t len;        /* bytes at pkt */
+	uint32_t len;        /* bytes of the IP packet at pkt, = in.len */
 	uint32_t gso_len;    /* payload bytes per segment; 0: one packet, no cutting */
-	uint32_t n;          /* segments, >= 1 */
+	uint32_t n;          /* segments, >= 1; up to 65515 when gso_size is absurd */
 	uint32_t seg_len;    /* bytes of every segment but the last */
 	uint32_t last_len;   /* bytes of the last */
 	uint16_t csum_start, csum_offset;
 	bool needs_csum;
+	/* What all segments have in common; only where gso_len is not 0. */
+	bool is_tcp;
+	uint16_t hdr_len; /* IP, extension and L4 headers together */
+	uint16_t ip_id;   /* IPv4: of the first segment */
+	uint32_t seq;     /* TCP: of the first segment */
+	uint64_t ip_sum;  /* IPv4 header without total length, id and checksum */
+	uint64_t l4_sum;  /* pseudo header without length, and the L4 header's fixed part */
 };
 
 /* Look at one frame. has_vnet: it starts with struct virtio_net_hdr. */
@@ -153,7 +183,8 @@ size_t split_segment(const struct split *s, uint32_t i, uint8_t *out);
  * a superframe is one writev of header + payload pieces. */
 enum {
 	MERGE_PACKETS_MAX = 2048, /* packets between two flushes; full: flush first */
-	MERGE_FLOWS = 64,         /* open superframes */
+	MERGE_FLOWS = 256,        /* open superframes; full: an old one is closed */
+	MERGE_SEGS_MAX = 64,      /* packets in a UDP superframe, as UDP_MAX_SEGMENTS */
 };
 struct merge;
 MUST_CHECK int merge_create(struct merge **out);
@@ -175,11 +206,19 @@ struct netdev_event {
 	bool is_gone;
 	unsigned mtu;
 };
-/* Watch the interface of a TUN. The descriptor becomes readable on changes. */
+/* Watch the interface of a TUN, in whatever network namespace it is or goes to.
+ * The descriptor (the same for ever) is readable at once for the initial state,
+ * then on changes. */
 MUST_CHECK int netdev_open(struct netdev **out, const struct tun *t);
 int netdev_fd(const struct netdev *d);
-/* Read what is pending; 1: *ev is new, 0: nothing for us, negative errno. */
+/* Read what is pending; 1: *ev is new, 0: nothing for us, negative errno (-EPERM
+ * once: the interface went to a namespace that we may not enter, nothing more
+ * will be heard of it). */
 MUST_CHECK int netdev_read(struct netdev *d, struct netdev_event *ev);
+/* Largest superframe that the interface hands to the TUN (IFLA_GSO_MAX_SIZE and
+ * IFLA_GSO_IPV4_MAX_SIZE), IP header included. So chosen that a superframe is one
+ * UDP train: at most 64 segments and 65507 bytes. 0 or negative errno. */
+MUST_CHECK int netdev_set_gso_max(const struct netdev *d, unsigned bytes);
 void netdev_close(struct netdev *d);
 
 #endif
