@@ -8,8 +8,8 @@
 #include <stdio.h>
 
 struct bench_options {
-	const char *name;      /* which bench; NULL or unknown: says what there is */
-	bool is_quick;         /* fewer and shorter rounds: does it work, roughly how fast */
+	const char *name; /* which bench; NULL or unknown: says what there is */
+	bool is_quick; /* fewer and shorter rounds: does it work, roughly how fast */
 	const char *json_path; /* where the figures go as JSON too; NULL: nowhere */
 };
 

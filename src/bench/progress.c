@@ -24,7 +24,8 @@ void progress_show(struct progress *p, size_t done, size_t total, const char *do
 	percent = (int)(done * 100 / total);
 	full = (int)(done * BAR_LEN / total);
 	/* ESC [K: erase what a longer line left. */
-	fprintf(stderr, "\r[%.*s%*s] %3d %% %s\033[K", full, bar, BAR_LEN - full, "", percent, doing);
+	fprintf(stderr, "\r[%.*s%*s] %3d %% %s\033[K", full, bar, BAR_LEN - full, "", percent,
+		doing);
 	fflush(stderr);
 	p->percent = percent;
 }

@@ -34,8 +34,7 @@ static void copy_text(char *out, size_t cap, const char *text)
 	memcpy(out, text, len + 1);
 }
 
-struct figure *report_figure(struct report *r, const char *id, const char *unit,
-	const char *claim)
+struct figure *report_figure(struct report *r, const char *id, const char *unit, const char *claim)
 {
 	struct figure *f;
 	size_t i;

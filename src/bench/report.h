@@ -12,7 +12,7 @@ enum {
 	REPORT_UNIT_MAX = 16,
 	REPORT_TEXT_MAX = 128,
 	REPORT_FIGURES_MAX = 64, /* full: asserts, since ids are ours and few */
-	REPORT_SKIPS_MAX = 64,   /* the same */
+	REPORT_SKIPS_MAX = 64, /* the same */
 	REPORT_SAMPLES_MAX = 64, /* per figure; full: refused, see below */
 };
 
@@ -45,8 +45,7 @@ void report_destroy(struct report *r);
 
 /* The figure with that id; made, with no samples, if it is new. The strings are
  * copied and must fit. */
-struct figure *report_figure(struct report *r, const char *id, const char *unit,
-	const char *claim);
+struct figure *report_figure(struct report *r, const char *id, const char *unit, const char *claim);
 /* One more sample. Refused, and counted as such, if it is not finite. */
 void figure_sample(struct figure *f, double v);
 /* The median of the samples; there must be one. */

@@ -15,9 +15,9 @@ uint64_t cpu_time_ns(void);
 
 /* What one turn of a contestant has to do and what it took. */
 struct slice {
-	uint64_t n;       /* operations to do */
+	uint64_t n; /* operations to do */
 	uint64_t wall_ns; /* between begin and end, summed */
-	uint64_t cpu_ns;  /* the same, CPU time of all threads */
+	uint64_t cpu_ns; /* the same, CPU time of all threads */
 	uint64_t began_wall_ns, began_cpu_ns;
 };
 
@@ -35,14 +35,14 @@ struct contestant {
 	/* Take the samples of a measured turn. */
 	void (*took)(void *ctx, const struct slice *s);
 	void *ctx;
-	uint64_t n;     /* operations a turn: found by the warm-up */
+	uint64_t n; /* operations a turn: found by the warm-up */
 	uint64_t n_max; /* never more than that in a turn; 0: no limit */
 };
 
 struct rounds {
 	uint64_t warm_ns; /* CPU time of the last warm-up turn, at least */
 	uint64_t turn_ns; /* CPU time of a measured turn, about */
-	unsigned n;       /* measured rounds */
+	unsigned n; /* measured rounds */
 	struct progress *progress; /* NULL: none */
 };
 

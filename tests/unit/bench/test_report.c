@@ -84,10 +84,11 @@ static void test_json_read_back(void **state)
 	j = json_load_file(fx->path, JSON_REJECT_DUPLICATES, NULL);
 	assert_non_null(j);
 	/* "!": no keys but these. */
-	assert_int_equal(json_unpack(j, "{s:s, s:s, s:b, s:{s:s, s:I, s:s !}, s:o, s:o !}", "bench",
-				 &bench, "date", &date, "quick", &is_quick, "machine", "cpu", &cpu,
-				 "cores", &cores, "kernel", &kernel, "figures", &figures, "skipped",
-				 &skipped), 0);
+	assert_int_equal(
+		json_unpack(j, "{s:s, s:s, s:b, s:{s:s, s:I, s:s !}, s:o, s:o !}", "bench", &bench,
+			"date", &date, "quick", &is_quick, "machine", "cpu", &cpu, "cores", &cores,
+			"kernel", &kernel, "figures", &figures, "skipped", &skipped),
+		0);
 	assert_string_equal(bench, "demo");
 	assert_int_equal(strlen(date), strlen("2026-11-30T15:09:00Z"));
 	assert_true(is_quick);
@@ -95,9 +96,10 @@ static void test_json_read_back(void **state)
 	assert_true(strlen(cpu) > 0);
 	assert_true(strlen(kernel) > 0);
 	assert_int_equal(json_array_size(figures), 1);
-	assert_int_equal(json_unpack(json_array_get(figures, 0), "{s:s, s:f, s:s, s:s, s:o !}", "id",
-				 &id, "value", &value, "unit", &unit, "claim", &claim, "samples",
-				 &samples), 0);
+	assert_int_equal(
+		json_unpack(json_array_get(figures, 0), "{s:s, s:f, s:s, s:s, s:o !}", "id", &id,
+			"value", &value, "unit", &unit, "claim", &claim, "samples", &samples),
+		0);
 	assert_string_equal(id, "speed");
 	assert_true(value == 5000.25);
 	assert_string_equal(unit, "1/s");

@@ -57,8 +57,8 @@ static int reset(void **state)
 
 static void test_contestants_take_turns(void **state)
 {
-	struct fake f[3] = { { .letter = 'a', .ns_per_op = 10 }, { .letter = 'b', .ns_per_op = 100 },
-		{ .letter = 'c', .ns_per_op = 1000 } };
+	struct fake f[3] = { { .letter = 'a', .ns_per_op = 10 },
+		{ .letter = 'b', .ns_per_op = 100 }, { .letter = 'c', .ns_per_op = 1000 } };
 	struct contestant c[3] = { { "a", fake_turn, fake_took, &f[0] },
 		{ "b", fake_turn, fake_took, &f[1] }, { "c", fake_turn, fake_took, &f[2] } };
 	struct rounds r = { .warm_ns = 1000, .turn_ns = 100000, .n = 4 };
