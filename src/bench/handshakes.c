@@ -81,18 +81,19 @@ static int make_initiation(struct handshakes *h, struct batch_entry *out)
 	return -ETIMEDOUT;
 }
 
-/* The client takes the next identity, which ends its sessions, and initiates n times. */
+/* n initiations, each under the next identity. Becoming someone else ends the
+ * client's sessions, so that it always has to initiate. */
 static int make_batch(struct handshakes *h, size_t n)
 {
 	size_t i;
 	int ret;
 
-	h->current = (h->current + 1) % IDENTITIES;
-	ret = device_become(h->client, &h->ids[h->current], &h->time);
-	if (ret < 0)
-		return ret;
-	h->client->n_out = 0;
 	for (i = 0; i < n; i++) {
+		h->current = (h->current + 1) % IDENTITIES;
+		ret = device_become(h->client, &h->ids[h->current], &h->time);
+		if (ret < 0)
+			return ret;
+		h->client->n_out = 0;
 		ret = make_initiation(h, &h->batch[i]);
 		if (ret < 0)
 			return ret;
