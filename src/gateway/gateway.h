@@ -1,0 +1,48 @@
+/* penstock gateway: a WireGuard interface in user space. The door of
+ * src/gateway. */
+#ifndef GATEWAY_GATEWAY_H
+#define GATEWAY_GATEWAY_H
+
+#include "base/compiler.h"
+#include "base/log.h"
+#include <net/if.h>
+#include <stdbool.h>
+#include <stdio.h>
+
+enum gateway_action {
+	GATEWAY_RUN,
+	GATEWAY_STATUS, /* show the counters of one that runs */
+	GATEWAY_HELP,
+};
+
+enum { GATEWAY_ERROR_TEXT = 200 };
+
+struct gateway_options {
+	enum gateway_action action;
+	char ifname[IFNAMSIZ];
+	const char *config; /* path of a wg(8) file; NULL: configured by socket only */
+	const char *engine; /* for engine_pick: a name or "auto" */
+	const char *aead; /* for crypto_init: a name or NULL for the best one */
+	unsigned offloads; /* enum link_offload: those that may be used */
+	enum log_level log_level;
+	bool is_daemon;
+	int tun_fd; /* WG_TUN_FD; -1: open one */
+	int uapi_fd; /* WG_UAPI_FD; -1: open one */
+};
+
+/* Read a command line (argv[0] is the command) and the environment variables
+ * that wireguard-go knows: WG_TUN_FD, WG_UAPI_FD, WG_PROCESS_FOREGROUND. is_wg_quick: called as
+ * penstock-wg, where running in the background is the default. 0; -EINVAL with
+ * one line in error. Strings point into argv. */
+MUST_CHECK int gateway_options_parse(struct gateway_options *o, int argc, char **argv,
+	bool is_wg_quick, char error[GATEWAY_ERROR_TEXT]);
+void gateway_options_help(FILE *out, bool is_wg_quick);
+
+/* Run until told to stop. Returns the exit status of the process. */
+MUST_CHECK int gateway_main(const struct gateway_options *o);
+
+/* Print drop reasons and counters of a running gateway, no secrets. Returns the
+ * exit status of the process. */
+MUST_CHECK int gateway_status(const char *ifname, FILE *out);
+
+#endif

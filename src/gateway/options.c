@@ -1,0 +1,258 @@
+/* The command line of penstock gateway and of penstock-wg. See gateway.h. */
+#include "gateway/gateway.h"
+#include "base/options.h"
+#include "link/link.h"
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	OPT_HELP = 'h',
+	OPT_FOREGROUND = 'f',
+	OPT_CONFIG = OPTION_LONG_ONLY,
+	OPT_ENGINE,
+	OPT_AEAD,
+	OPT_NO_OFFLOAD,
+	OPT_LOG_LEVEL,
+	OPT_DAEMON,
+	OPT_STATUS,
+};
+
+static const struct option_spec specs[] = {
+	{ OPT_CONFIG, "config", "FILE", "configure from a wg(8) file (mode 0600) at start" },
+	{ OPT_FOREGROUND, "foreground", NULL, "stay in the foreground" },
+	{ OPT_DAEMON, "daemon", NULL, "go to the background once the interface is there" },
+	{ OPT_ENGINE, "engine", "auto|epoll", "how packets enter and leave (default: auto)" },
+	{ OPT_AEAD, "aead", "auto|ipsec-mb|openssl", "which library encrypts (default: auto)" },
+	{ OPT_NO_OFFLOAD, "no-offload", "LIST",
+		"do without: vnet,csum,tso,uso,udp-gso,udp-gro (for comparison)" },
+	{ OPT_LOG_LEVEL, "log-level", "LEVEL", "error, warn, info or debug (default: info)" },
+	{ OPT_STATUS, "status", NULL, "show drop reasons and counters of a running gateway" },
+	{ OPT_HELP, "help", NULL, "show this" },
+};
+
+/* What was said on the command line, as far as it matters for combinations. */
+struct said {
+	bool foreground, daemon;
+	const char *run_option; /* one that makes no sense with --status */
+};
+
+static int parse_choice(
+	struct options *o, const char *name, const char *const *choices, const char **out)
+{
+	char list[64] = "";
+
+	for (const char *const *c = choices; *c; c++) {
+		if (strcmp(o->value, *c) == 0) {
+			*out = *c;
+			return 0;
+		}
+		strncat(list, c == choices ? "" : ", ", sizeof(list) - strlen(list) - 1);
+		strncat(list, *c, sizeof(list) - strlen(list) - 1);
+	}
+	return options_bad(o, "--%s: expected one of %s, not '%.32s'", name, list, o->value);
+}
+
+static int parse_log_level(struct options *o, enum log_level *out)
+{
+	static const char *const names[] = { "error", "warn", "info", "debug" };
+
+	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+		if (strcmp(o->value, names[i]) == 0) {
+			*out = (enum log_level)i;
+			return 0;
+		}
+	}
+	return options_bad(
+		o, "--log-level: expected one of error, warn, info, debug, not '%.32s'", o->value);
+}
+
+static int parse_no_offload(struct options *o, unsigned *offloads)
+{
+	const char *p = o->value;
+
+	for (;;) {
+		size_t len = strcspn(p, ",");
+		unsigned bit = offload_by_name(p, len);
+
+		if (!bit)
+			return options_bad(o,
+				"--no-offload: expected a list of "
+				"vnet,csum,tso,uso,udp-gso,udp-gro, "
+				"not '%.*s'",
+				(int)(len < 32 ? len : 32), p);
+		*offloads &= ~bit;
+		if (!p[len])
+			return 0;
+		p += len + 1;
+	}
+}
+
+static int take_option(struct options *o, struct gateway_options *g, struct said *said, int id)
+{
+	static const char *const engine_names[] = { "auto", "epoll", NULL };
+	static const char *const aead_names[] = { "auto", "ipsec-mb", "openssl", NULL };
+
+	if (id != OPT_STATUS && id != OPT_HELP)
+		for (size_t i = 0; i < ARRAY_LEN(specs); i++)
+			if (specs[i].id == id)
+				said->run_option = specs[i].name;
+	switch (id) {
+	case OPT_CONFIG:
+		g->config = o->value;
+		return *o->value ? 0 : options_bad(o, "--config: expected FILE");
+	case OPT_FOREGROUND:
+		said->foreground = true;
+		return 0;
+	case OPT_DAEMON:
+		said->daemon = true;
+		return 0;
+	case OPT_ENGINE:
+		return parse_choice(o, "engine", engine_names, &g->engine);
+	case OPT_AEAD:
+		g->aead = NULL; /* what crypto_init calls auto */
+		if (strcmp(o->value, "auto") == 0)
+			return 0;
+		return parse_choice(o, "aead", aead_names, &g->aead);
+	case OPT_NO_OFFLOAD:
+		return parse_no_offload(o, &g->offloads);
+	case OPT_LOG_LEVEL:
+		return parse_log_level(o, &g->log_level);
+	case OPT_STATUS:
+		g->action = GATEWAY_STATUS;
+		return 0;
+	default:
+		assert(id == OPT_HELP);
+		g->action = GATEWAY_HELP;
+		return 0;
+	}
+}
+
+/* What the kernel accepts as an interface name (dev_valid_name), less control characters. */
+static bool is_ifname(const char *name)
+{
+	size_t len = strlen(name);
+
+	if (len == 0 || len >= IFNAMSIZ || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+		return false;
+	for (size_t i = 0; i < len; i++) {
+		unsigned char c = (unsigned char)name[i];
+
+		if (c <= ' ' || c == 0x7f || c == '/' || c == ':')
+			return false;
+	}
+	return true;
+}
+
+static int take_operands(struct options *o, struct gateway_options *g)
+{
+	char **operands;
+	int n = options_operands(o, &operands);
+
+	if (n == 0)
+		return options_bad(o, "IFNAME: expected the name of an interface");
+	if (n > 1)
+		return options_bad(
+			o, "IFNAME: expected one name, not '%.32s' as well", operands[1]);
+	if (!is_ifname(operands[0]))
+		return options_bad(o,
+			"IFNAME: expected 1 to 15 characters without '/', ':' and "
+			"spaces, not '%.32s'",
+			operands[0]);
+	strcpy(g->ifname, operands[0]);
+	return 0;
+}
+
+static int check_combinations(struct options *o, struct gateway_options *g, const struct said *said)
+{
+	if (said->foreground && said->daemon)
+		return options_bad(o, "--foreground, --daemon: expected at most one of them");
+	if (g->action == GATEWAY_STATUS && said->run_option)
+		return options_bad(
+			o, "--status: expected no other option, not --%s", said->run_option);
+	return 0;
+}
+
+/* A descriptor that somebody left open for us. */
+static int parse_fd(struct options *o, const char *variable, int *out)
+{
+	const char *text = getenv(variable);
+	uint64_t n = 0;
+
+	*out = -1;
+	if (!text || !*text)
+		return 0;
+	if (options_number(text, INT_MAX, &n))
+		return options_bad(o, "%s: expected the number of an open descriptor, not '%.32s'",
+			variable, text);
+	*out = (int)n;
+	return 0;
+}
+
+static int take_environment(
+	struct options *o, struct gateway_options *g, const struct said *said, bool is_wg_quick)
+{
+	const char *foreground = getenv("WG_PROCESS_FOREGROUND");
+	bool is_asked = foreground && strcmp(foreground, "1") == 0;
+
+	g->is_daemon = said->daemon || (is_wg_quick && !said->foreground && !is_asked);
+	if (parse_fd(o, "WG_TUN_FD", &g->tun_fd))
+		return OPTION_BAD;
+	return parse_fd(o, "WG_UAPI_FD", &g->uapi_fd);
+}
+
+static int parse(struct options *o, struct gateway_options *g, bool is_wg_quick)
+{
+	struct said said = { 0 };
+	int id, ret;
+
+	while ((id = options_next(o)) != OPTION_END) {
+		if (id == OPTION_BAD)
+			return OPTION_BAD;
+		ret = take_option(o, g, &said, id);
+		if (ret || g->action == GATEWAY_HELP)
+			return ret;
+	}
+	ret = check_combinations(o, g, &said);
+	if (!ret)
+		ret = take_operands(o, g);
+	if (!ret)
+		ret = take_environment(o, g, &said, is_wg_quick);
+	return ret;
+}
+
+int gateway_options_parse(struct gateway_options *o, int argc, char **argv, bool is_wg_quick,
+	char error[GATEWAY_ERROR_TEXT])
+{
+	struct options opts;
+
+	*o = (struct gateway_options){ .offloads = OFFLOAD_ALL,
+		.log_level = LOG_INFO,
+		.engine = "auto",
+		.tun_fd = -1,
+		.uapi_fd = -1 };
+	options_init(&opts, argc, argv, specs, ARRAY_LEN(specs));
+	if (parse(&opts, o, is_wg_quick) == 0)
+		return 0;
+	snprintf(error, GATEWAY_ERROR_TEXT, "%s", opts.error);
+	return -EINVAL;
+}
+
+void gateway_options_help(FILE *out, bool is_wg_quick)
+{
+	if (is_wg_quick)
+		fprintf(out,
+			"usage: penstock-wg [options] IFNAME\n"
+			"The same as penstock gateway --daemon, for "
+			"WG_QUICK_USERSPACE_IMPLEMENTATION=penstock-wg.\n\n");
+	else
+		fprintf(out,
+			"usage: penstock gateway IFNAME [options]\n"
+			"Makes the interface IFNAME and speaks WireGuard on it; wg(8) configures "
+			"it.\n\n");
+	options_help(out, specs, ARRAY_LEN(specs));
+	fprintf(out,
+		"\nEnvironment: WG_TUN_FD and WG_UAPI_FD name open descriptors to use instead of\n"
+		"opening an interface and a configuration socket.\n");
+}

@@ -1,0 +1,123 @@
+/* penstock gateway --status IFNAME: asks the running gateway over its
+ * configuration socket, as wg(8) does, and prints what wg(8) has no place for.
+ * Keys are read and wiped, never printed. */
+#include "gateway/gateway.h"
+#include "base/log.h"
+#include "crypto/crypto.h"
+#include "gateway/uapi_server.h"
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum { ANSWER_WAIT_S = 10 };
+
+struct totals {
+	unsigned long long n_peers, rx_bytes, tx_bytes;
+	unsigned long long drops[WG_DROP_N];
+	int code; /* of the reply's errno line; -EPROTO until there was one */
+};
+
+static void take_line(struct totals *t, const char *line)
+{
+	unsigned long long n;
+	const char *eq = strchr(line, '=');
+
+	if (strncmp(line, "public_key=", 11) == 0)
+		t->n_peers++;
+	else if (sscanf(line, "rx_bytes=%llu", &n) == 1)
+		t->rx_bytes += n;
+	else if (sscanf(line, "tx_bytes=%llu", &n) == 1)
+		t->tx_bytes += n;
+	else if (sscanf(line, "errno=%d", &t->code) == 1)
+		return;
+	else if (strncmp(line, "drop_", 5) == 0 && eq)
+		for (int i = WG_OK + 1; i < WG_DROP_N; i++) {
+			const char *key = wg_drop_key((enum wg_drop)i);
+
+			if (strlen(key) == (size_t)(eq - line - 5) &&
+				memcmp(line + 5, key, strlen(key)) == 0)
+				t->drops[i] = strtoull(eq + 1, NULL, 10);
+		}
+}
+
+static int open_socket(const char *ifname, FILE **out)
+{
+	struct timeval wait = { .tv_sec = ANSWER_WAIT_S };
+	struct sockaddr_un addr = { .sun_family = AF_UNIX };
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	int ret;
+
+	if (fd < 0)
+		return -errno;
+	uapi_socket_path(addr.sun_path, ifname);
+	if (connect(fd, (struct sockaddr *)&addr, sizeof(addr)) < 0 ||
+		setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof(wait)) < 0) {
+		ret = -errno;
+		close(fd);
+		return ret;
+	}
+	*out = fdopen(fd, "r+");
+	if (*out)
+		return 0;
+	close(fd);
+	return -ENOMEM;
+}
+
+static int ask(FILE *f, struct totals *t)
+{
+	char *line = NULL;
+	size_t cap = 0;
+	ssize_t len;
+
+	t->code = -EPROTO;
+	if (fputs("get=1\n\n", f) < 0 || fflush(f) != 0)
+		return -errno;
+	while ((len = getline(&line, &cap, f)) > 1) {
+		take_line(t, line);
+		crypto_wipe(line, (size_t)len);
+	}
+	free(line);
+	return t->code;
+}
+
+static void print(const struct totals *t, const char *ifname, FILE *out)
+{
+	bool has_drops = false;
+
+	fprintf(out, "interface: %s\n  peers: %llu\n  received: %llu bytes\n  sent: %llu bytes\n",
+		ifname, t->n_peers, t->rx_bytes, t->tx_bytes);
+	fprintf(out, "  dropped packets and refused handshakes:\n");
+	for (int i = WG_OK + 1; i < WG_DROP_N; i++) {
+		if (!t->drops[i])
+			continue;
+		has_drops = true;
+		fprintf(out, "    %-18s %12llu  %s\n", wg_drop_key((enum wg_drop)i), t->drops[i],
+			wg_drop_text((enum wg_drop)i));
+	}
+	if (!has_drops)
+		fprintf(out, "    none\n");
+}
+
+int gateway_status(const char *ifname, FILE *out)
+{
+	struct totals t = { 0 };
+	FILE *f = NULL;
+	int ret = open_socket(ifname, &f);
+
+	if (!ret) {
+		ret = ask(f, &t);
+		fclose(f);
+	}
+	if (ret) {
+		log_line(LOG_ERROR, "%s: no gateway answers at " UAPI_SOCKET_DIR "/%s.sock: %s",
+			ifname, ifname, strerror(abs(ret)));
+		return 1;
+	}
+	print(&t, ifname, out);
+	return 0;
+}
