@@ -317,7 +317,7 @@ def pytest_stage(report, stage, folder, timeout):
         elif line.startswith("note: "):
             say("    " + line)
 
-    status = RUNNER.run(log, ["python3", "-m", "pytest", "-v", "--tb=short", "-p", "no:cacheprovider", "-rs", "--color=no",
+    status = RUNNER.run(log, ["/usr/bin/python3", "-m", "pytest", "-v", "--tb=short", "-p", "no:cacheprovider", "-rs", "--color=no",
                               f"--junitxml={results}", folder], {"COLUMNS": "200"}, on_line=show, timeout=timeout)
     if not os.path.exists(results):
         report.fail(stage, f"pytest ended with status {status}")
