@@ -1,0 +1,54 @@
+/* What the gateway has to open after it gave up its privileges: a small process,
+ * forked at start, keeps them and passes descriptors.
+ *
+ * Owner: the control thread, one call at a time; a call blocks for at most
+ * PRIVHELPER_TIMEOUT_MS. A helper that died or hangs is an error (-EPIPE,
+ * -ETIMEDOUT), never a silent try without privilege.
+ *
+ * Where the process has no privilege at all there is no helper, and each call is
+ * made directly: it then succeeds as far as the kernel lets anybody do it. */
+#ifndef GATEWAY_PRIVHELPER_H
+#define GATEWAY_PRIVHELPER_H
+
+#include "base/compiler.h"
+#include "link/link.h"
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+enum { PRIVHELPER_TIMEOUT_MS = 2000 };
+
+struct privhelper {
+	int fd; /* -1: no helper, calls are direct. Readable outside a call: it died. */
+	pid_t pid; /* 0: no helper */
+	uint32_t seq; /* of the last request: a late answer is not taken for the next one */
+};
+
+/* Fork the helper and wait until it says that it is ready. Before there are
+ * threads or secrets, after daemon_start and before sandbox_drop_all. 0 (also
+ * where no helper is needed: see above) or negative errno. */
+MUST_CHECK int privhelper_start(struct privhelper *h);
+
+/* udp_open with the helper's privileges and in the namespace of the start. */
+MUST_CHECK int privhelper_udp_open(
+	struct privhelper *h, uint16_t port, uint32_t fwmark, unsigned allowed, struct udp *out);
+
+/* udp_set_mark with the helper's privileges. */
+MUST_CHECK int privhelper_udp_mark(struct privhelper *h, struct udp *u, uint32_t fwmark);
+
+/* A route netlink socket (non-blocking, not bound yet) in the namespace where the
+ * TUN's interface is now, and the interface's index there. Without
+ * CAP_SYS_ADMIN it works in our own namespace only (-EPERM, without a helper
+ * -ENODEV, for a TUN elsewhere). */
+MUST_CHECK int privhelper_netdev_open(
+	struct privhelper *h, const struct tun *t, int *fd, unsigned *ifindex);
+
+/* The largest superframe that the kernel hands to the TUN: gso_max_size of its
+ * interface, wherever that is. 2048 to 65536, else -EINVAL. */
+MUST_CHECK int privhelper_set_gso_max(struct privhelper *h, const struct tun *t, uint32_t bytes);
+
+/* End the helper and collect it; kill it where it does not end by itself. 0, or
+ * -EPIPE when it had not ended well. A fresh struct of zeros is fine, as is twice. */
+int privhelper_stop(struct privhelper *h);
+
+#endif

@@ -1,0 +1,71 @@
+/* The helper's side of privhelper.h: messages, and the work itself. Included by
+ * privhelper.c and by tests only.
+ *
+ * The gateway may have been taken over: a request is of one fixed size, every
+ * field that its kind does not use is zero, and descriptors are checked for what
+ * they are before anything is done with them. */
+#ifndef GATEWAY_PRIVSERVE_H
+#define GATEWAY_PRIVSERVE_H
+
+#include "base/compiler.h"
+#include <stdint.h>
+
+enum {
+	PRIV_MAGIC = 0x70656e31, /* "pen1" */
+	PRIV_FDS_MAX = 4,
+	PRIV_GSO_MIN = 2048,
+	PRIV_GSO_MAX = 65536,
+};
+
+enum priv_op {
+	PRIV_UDP_OPEN = 1, /* port, fwmark, allowed; answer: sockets, port, offloads, mask */
+	PRIV_UDP_MARK, /* fwmark; passes 1 to 4 UDP sockets */
+	PRIV_NETDEV_OPEN, /* passes the TUN; answer: netlink socket, ifindex */
+	PRIV_SET_GSO_MAX, /* bytes; passes the TUN */
+};
+
+struct priv_request {
+	uint32_t magic;
+	uint32_t seq; /* not 0: that is the helper's "ready" */
+	uint32_t op;
+	uint32_t port;
+	uint32_t fwmark;
+	uint32_t allowed;
+	uint32_t bytes;
+};
+
+struct priv_reply {
+	uint32_t magic;
+	uint32_t seq;
+	int32_t err; /* 0 or negative errno; then nothing else is set */
+	uint32_t port;
+	uint32_t offloads;
+	uint32_t mask; /* sockets passed, in order: data[0], data[1], handshake[0], [1] */
+	uint32_t ifindex;
+};
+
+/* Descriptors that travel with a message. */
+struct priv_fds {
+	int fd[PRIV_FDS_MAX];
+	unsigned n;
+};
+
+void priv_fds_close(struct priv_fds *fds);
+
+/* One message with its descriptors, which stay the caller's. 0 or negative errno. */
+MUST_CHECK int priv_send(
+	int sock, const void *msg, size_t len, const struct priv_fds *fds, int flags);
+/* Receive a message of exactly len bytes. 1; 0 at the end of the connection;
+ * -EBADMSG for another length or too many descriptors (all closed); negative errno. */
+MUST_CHECK int priv_recv(int sock, void *msg, size_t len, struct priv_fds *fds);
+
+/* The work of PRIV_NETDEV_OPEN and PRIV_SET_GSO_MAX in this process.
+ * -ENOTRECOVERABLE: the thread is left in the TUN's namespace. */
+MUST_CHECK int priv_netlink_open(int tun_fd, int *out, unsigned *ifindex);
+MUST_CHECK int priv_set_gso_max(int tun_fd, uint32_t bytes);
+
+/* The life of the helper: drop what it does not need, say "ready" on sock, serve
+ * until the other end is closed. parent: who forked us. Returns the exit status. */
+MUST_CHECK int priv_serve(int sock, int parent);
+
+#endif
