@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "crypto/crypto.h"
 #include "gateway/uapi_server.h"
+#include "gateway/worker.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,11 +15,24 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { ANSWER_WAIT_S = 10 };
+enum {
+	ANSWER_WAIT_S = 10,
+	N_REASONS = WG_DROP_N + WORKER_DROP_N, /* the state machine's, then the workers' */
+};
+
+static const char *reason_key(unsigned i)
+{
+	return i < WG_DROP_N ? wg_drop_key(i) : worker_drop_key(i - WG_DROP_N);
+}
+
+static const char *reason_text(unsigned i)
+{
+	return i < WG_DROP_N ? wg_drop_text(i) : worker_drop_text(i - WG_DROP_N);
+}
 
 struct totals {
 	unsigned long long n_peers, rx_bytes, tx_bytes;
-	unsigned long long drops[WG_DROP_N];
+	unsigned long long drops[N_REASONS];
 	int code; /* of the reply's errno line; -EPROTO until there was one */
 };
 
@@ -36,8 +50,8 @@ static void take_line(struct totals *t, const char *line)
 	else if (sscanf(line, "errno=%d", &t->code) == 1)
 		return;
 	else if (strncmp(line, "drop_", 5) == 0 && eq)
-		for (int i = WG_OK + 1; i < WG_DROP_N; i++) {
-			const char *key = wg_drop_key((enum wg_drop)i);
+		for (unsigned i = WG_OK + 1; i < N_REASONS; i++) {
+			const char *key = reason_key(i);
 
 			if (strlen(key) == (size_t)(eq - line - 5) &&
 				memcmp(line + 5, key, strlen(key)) == 0)
@@ -92,12 +106,12 @@ static void print(const struct totals *t, const char *ifname, FILE *out)
 	fprintf(out, "interface: %s\n  peers: %llu\n  received: %llu bytes\n  sent: %llu bytes\n",
 		ifname, t->n_peers, t->rx_bytes, t->tx_bytes);
 	fprintf(out, "  dropped packets and refused handshakes:\n");
-	for (int i = WG_OK + 1; i < WG_DROP_N; i++) {
+	for (unsigned i = WG_OK + 1; i < N_REASONS; i++) {
 		if (!t->drops[i])
 			continue;
 		has_drops = true;
-		fprintf(out, "    %-18s %12llu  %s\n", wg_drop_key((enum wg_drop)i), t->drops[i],
-			wg_drop_text((enum wg_drop)i));
+		fprintf(out, "    %-18s %12llu  %s\n", reason_key(i), t->drops[i],
+			reason_text(i));
 	}
 	if (!has_drops)
 		fprintf(out, "    none\n");

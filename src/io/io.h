@@ -2,7 +2,7 @@
  *
  * An engine sees channels (a descriptor that yields datagrams or frames), never
  * the meaning of a packet. Its hooks are called once per batch. An engine
- * belongs to one worker thread; io_wake() alone may be called from any thread. */
+ * belongs to one worker thread; its wake hook alone may be called from any thread. */
 #ifndef IO_IO_H
 #define IO_IO_H
 
@@ -53,10 +53,11 @@ struct engine_ops {
 	int (*open)(struct engine **out);
 	/* tag comes back in io_rx.tag. The descriptor stays the caller's. */
 	int (*add)(struct engine *e, int fd, enum io_kind kind, uint32_t tag);
+	/* Before the descriptor is closed. */
 	int (*drop)(struct engine *e, int fd);
 	/* Wait at most timeout_ns (-1: for ever) and fill the batch; n may be 0
-	 * after a wake-up or time-out. before_block is called (unless NULL) just
-	 * before the thread blocks and after_block when it runs again. */
+	 * after a wake-up or time-out. The calling thread is
+	 * an RCU reader (base/rcu.h); it is offline while it blocks. */
 	int (*wait)(struct engine *e, struct io_batch *in, int64_t timeout_ns);
 	/* Send n messages to one descriptor, in order; each err is set. Returns how
 	 * many went out. May wait for room in a socket. */

@@ -1,0 +1,539 @@
+/* The worker's loop. A batch holds frames from the TUN and datagrams from the
+ * sockets. Datagrams are opened in place and leave as superframes (outward to
+ * inward); frames are cut, sealed in place and leave as trains (inward to
+ * outward). The unit of sealing and sending is the chunk: what one UDP_SEGMENT
+ * send can take, so that the bytes are still in the cache when the cipher and
+ * then the kernel read them. */
+#include "gateway/worker.h"
+#include "base/arena.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/rcu.h"
+#include <errno.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	TAG_TUN = 2, /* 0 and 1: the sockets, by family */
+	CHUNK_PACKETS = 64,    /* sealed at once; UDP_MAX_SEGMENTS of Linux before 6.9 */
+	TRAIN_BYTES = 65507,   /* largest UDP payload over IPv4 */
+	OUT_LEN = 256 * 1024,  /* room for the messages of unsent trains */
+	SEND_BYTES = 48 * 1024,/* send as soon as this much is sealed */
+	MERGE_BYTES = 48 * 1024,/* write to the TUN as soon as this much is merged */
+	ECN_MASK = 3,
+	ECN_CE = 3,
+};
+
+struct train {
+	struct iovec iov;
+	uint32_t seg_len;
+	uint32_t n;
+	uint8_t tos;
+	struct wg_endpoint to;
+};
+
+/* A frame of the batch and whom it goes to. */
+struct frame {
+	struct split split;
+	struct wg_peer *peer; /* NULL: dropped or done */
+};
+
+struct worker {
+	/* read-only after start */
+	struct worker_config cfg;
+	const struct engine_ops *ops;
+	pthread_t thread;
+	bool is_started;
+
+	/* the worker's own */
+	struct engine *engine;
+	struct wg_worker *wg;
+	struct merge *merge;
+	struct arena arena;
+	int sock[2];
+	bool has_vnet;
+	uint64_t now_ns;
+	struct io_batch in;
+	struct frame frames[IO_BATCH_MAX];
+	struct wg_packet pkts[CHUNK_PACKETS];
+	size_t n_pkts;
+	uint8_t *out;
+	size_t out_len;      /* bytes used of OUT_LEN */
+	size_t chunk_start;  /* first train of the chunk that is being filled */
+	struct train trains[IO_BATCH_MAX + CHUNK_PACKETS];
+	size_t n_trains;
+	struct io_tx tx[IO_BATCH_MAX + CHUNK_PACKETS];
+	struct udp_tx tx_mem[IO_BATCH_MAX + CHUNK_PACKETS];
+	size_t merged_bytes;
+	struct udp_paths paths;
+
+	/* written by the worker, read by any thread */
+	_Atomic uint64_t drops[WORKER_DROP_N];
+	_Atomic unsigned offloads;
+
+	/* written by the control thread */
+	_Atomic bool is_stopping;
+	_Atomic bool has_new_sockets;
+	int new_sock[2];
+	unsigned new_offloads;
+};
+
+const char *worker_drop_key(enum worker_drop d)
+{
+	static const char *const key[] = {
+#define X(name, key, text) key,
+		WORKER_DROPS(X)
+#undef X
+	};
+	return key[d];
+}
+
+const char *worker_drop_text(enum worker_drop d)
+{
+	static const char *const text[] = {
+#define X(name, key, text) text,
+		WORKER_DROPS(X)
+#undef X
+	};
+	return text[d];
+}
+
+static void count_drop(struct worker *w, enum worker_drop why, uint64_t n)
+{
+	/* One writer: a plain add, made visible to readers. */
+	uint64_t old = atomic_load_explicit(&w->drops[why], memory_order_relaxed);
+
+	atomic_store_explicit(&w->drops[why], old + n, memory_order_relaxed);
+}
+
+static void lose_offload(struct worker *w, unsigned lost)
+{
+	unsigned have = atomic_load_explicit(&w->offloads, memory_order_relaxed);
+	char text[64];
+
+	lost &= have;
+	if (!lost)
+		return;
+	atomic_store_explicit(&w->offloads, have & ~lost, memory_order_relaxed);
+	merge_set_offloads(w->merge, have & ~lost);
+	log_line(LOG_WARN, "the kernel refuses %s here: going on without", offload_text(lost, text));
+}
+
+/* ---- Outward to inward. */
+
+/* Write what has been merged to the TUN. */
+static void flush_tun(struct worker *w)
+{
+	struct io_tx *tx;
+	size_t n = merge_finish(w->merge, &tx), n_sent;
+
+	w->merged_bytes = 0;
+	if (n == 0)
+		return;
+	n_sent = w->ops->send(w->engine, w->cfg.tun_fd, IO_FRAME, tx, n);
+	if (n_sent < n)
+		count_drop(w, WORKER_DROP_TUN_WRITE, n - n_sent);
+	for (size_t i = 0; n_sent < n && i < n; i++)
+		if (tx[i].err == -EINVAL && tx[i].hdr.msg_iovlen > 2)
+			lose_offload(w, OFFLOAD_TSO | OFFLOAD_USO);
+	merge_reset(w->merge);
+}
+
+/* RFC 6040 section 4.2: a congestion mark of the outer header goes on inside.
+ * false: the inner packet cannot carry it and is dropped. */
+static bool carry_ecn(uint8_t *pkt, uint8_t outer_tos)
+{
+	if ((outer_tos & ECN_MASK) != ECN_CE)
+		return true;
+	if (pkt[0] >> 4 == 4) {
+		uint32_t sum;
+
+		if (!(pkt[1] & ECN_MASK))
+			return false;
+		/* RFC 1624: the 16-bit word that holds the TOS grows by the difference. */
+		sum = get_be16(pkt + 10) + (uint32_t)(ECN_CE - (pkt[1] & ECN_MASK)) * 0xfffe;
+		sum = (sum & 0xffff) + (sum >> 16);
+		put_be16(pkt + 10, (uint16_t)((sum & 0xffff) + (sum >> 16)));
+		pkt[1] |= ECN_CE;
+		return true;
+	}
+	if (!(pkt[1] & ECN_MASK << 4))
+		return false;
+	pkt[1] |= ECN_CE << 4;
+	return true;
+}
+
+static void deliver(struct worker *w, const struct wg_packet *pkts, size_t n, uint8_t tos)
+{
+	for (size_t i = 0; i < n; i++) {
+		const struct wg_packet *p = &pkts[i];
+
+		if (p->drop != WG_OK || p->len == 0)
+			continue;
+		if (!carry_ecn(p->data, tos)) {
+			count_drop(w, WORKER_DROP_ECN, 1);
+			continue;
+		}
+		if (!merge_add(w->merge, p->data, p->len)) {
+			flush_tun(w);
+			if (!merge_add(w->merge, p->data, p->len)) {
+				count_drop(w, WORKER_DROP_TUN_WRITE, 1);
+				continue;
+			}
+		}
+		w->merged_bytes += p->len;
+	}
+}
+
+static void queue_handshake(struct worker *w, const uint8_t *msg, uint32_t len,
+	const struct wg_endpoint *from)
+{
+	struct handshake_item item = { .from = *from, .len = (uint8_t)len };
+
+	memcpy(item.msg, msg, len);
+	if (queue_push(w->cfg.handshakes, &item))
+		w->cfg.handshake_ready(w->cfg.ctx);
+	else
+		count_drop(w, WORKER_DROP_QUEUE_FULL, 1);
+}
+
+static void open_chunk(struct worker *w, const struct udp_rx *u)
+{
+	if (w->n_pkts == 0)
+		return;
+	wg_open(w->wg, w->pkts, w->n_pkts, &u->from, w->now_ns);
+	deliver(w, w->pkts, w->n_pkts, u->tos);
+	w->n_pkts = 0;
+}
+
+/* One datagram, or a train of them that GRO put together. */
+static void take_datagram(struct worker *w, const struct io_rx *rx)
+{
+	struct udp_rx u;
+	uint32_t len;
+
+	if (!udp_rx_parse(&u, rx)) {
+		count_drop(w, WORKER_DROP_DATAGRAM, 1);
+		return;
+	}
+	for (uint32_t at = 0; at < rx->len; at += len) {
+		uint8_t *msg = rx->data + at;
+
+		len = rx->len - at < u.seg_len ? rx->len - at : u.seg_len;
+		switch (wgmsg_gate(msg, len)) {
+		case WGMSG_DATA:
+			w->pkts[w->n_pkts++] = (struct wg_packet){ .data = msg, .len = len };
+			if (w->n_pkts == CHUNK_PACKETS)
+				open_chunk(w, &u);
+			break;
+		case WGMSG_INITIATION:
+		case WGMSG_RESPONSE:
+		case WGMSG_COOKIE:
+			queue_handshake(w, msg, len, &u.from);
+			break;
+		default:
+			wg_worker_drop(w->wg, WG_DROP_TYPE, 1);
+		}
+	}
+	open_chunk(w, &u);
+	if (w->merged_bytes >= MERGE_BYTES)
+		flush_tun(w);
+}
+
+/* ---- Inward to outward. */
+
+/* Send all sealed trains. */
+static void flush_udp(struct worker *w)
+{
+	for (size_t first = 0, end; first < w->n_trains; first = end) {
+		unsigned family = endpoint_family(&w->trains[first].to);
+
+		/* Runs of one family go out by one call. */
+		for (end = first; end < w->n_trains; end++) {
+			struct train *t = &w->trains[end];
+
+			if (endpoint_family(&t->to) != family)
+				break;
+			udp_tx_fill(&w->tx[end], &w->tx_mem[end], &t->to, &t->iov, t->seg_len, t->tos);
+		}
+		if (w->sock[family] < 0) {
+			count_drop(w, WORKER_DROP_UDP_SEND, end - first);
+			continue;
+		}
+		count_drop(w, WORKER_DROP_UDP_SEND,
+			udp_send(w->ops, w->engine, w->sock[family], &w->tx[first], end - first, &w->paths));
+	}
+	lose_offload(w, w->paths.lost);
+	w->n_trains = 0;
+	w->chunk_start = 0;
+	w->out_len = 0;
+}
+
+/* Seal the chunk; its trains become ready to send, or vanish. */
+static void seal_chunk(struct worker *w, struct wg_peer *peer)
+{
+	struct wg_endpoint to;
+
+	if (w->n_pkts == 0)
+		return;
+	if (wg_seal(w->wg, peer, w->pkts, w->n_pkts, w->now_ns, &to) == WG_SEALED) {
+		for (size_t i = w->chunk_start; i < w->n_trains; i++)
+			w->trains[i].to = to;
+		w->chunk_start = w->n_trains;
+	} else {
+		w->n_trains = w->chunk_start;
+	}
+	w->n_pkts = 0;
+	if (w->out_len >= SEND_BYTES || w->n_trains >= IO_BATCH_MAX)
+		flush_udp(w);
+}
+
+/* The train that takes one more message of msg_len bytes: the last one of the
+ * chunk where it fits, a new one otherwise. */
+static struct train *train_for(struct worker *w, uint32_t msg_len, uint8_t tos, uint32_t n_max)
+{
+	struct train *t = w->n_trains > w->chunk_start ? &w->trains[w->n_trains - 1] : NULL;
+
+	/* The last message of a train may be shorter, and then ends it. */
+	if (t && t->n < n_max && t->tos == tos && msg_len <= t->seg_len &&
+		t->iov.iov_len == (size_t)t->n * t->seg_len &&
+		t->iov.iov_len + msg_len <= TRAIN_BYTES)
+		return t;
+	t = &w->trains[w->n_trains++];
+	t->iov.iov_base = w->out + w->out_len;
+	t->iov.iov_len = 0;
+	t->seg_len = msg_len;
+	t->tos = tos;
+	t->n = 0;
+	return t;
+}
+
+/* Cut one frame into the chunk. */
+static void cut_frame(struct worker *w, const struct frame *f)
+{
+	const struct split *s = &f->split;
+	bool has_gso = atomic_load_explicit(&w->offloads, memory_order_relaxed) & OFFLOAD_UDP_GSO;
+	uint8_t tos = s->in.tos & ECN_MASK;
+	uint32_t msg_len = (uint32_t)wg_sealed_len(w->wg, s->seg_len);
+
+	for (uint32_t i = 0; i < s->n; i++) {
+		struct wg_packet *p;
+		struct train *t;
+
+		if (i == s->n - 1)
+			msg_len = (uint32_t)wg_sealed_len(w->wg, s->last_len);
+		if (w->n_pkts == CHUNK_PACKETS)
+			seal_chunk(w, f->peer);
+		if (w->out_len + msg_len > OUT_LEN) {
+			seal_chunk(w, f->peer);
+			flush_udp(w);
+		}
+		t = train_for(w, msg_len, tos, has_gso ? CHUNK_PACKETS : 1);
+		p = &w->pkts[w->n_pkts++];
+		p->data = w->out + w->out_len + WG_HEAD;
+		p->len = (uint32_t)split_segment(s, i, p->data);
+		t->iov.iov_len += msg_len;
+		t->n++;
+		w->out_len += msg_len;
+	}
+}
+
+/* Look at a frame and find its peer; false: it is dropped. */
+static bool route_frame(struct worker *w, struct frame *f, const struct io_rx *rx)
+{
+	if (split_init(&f->split, rx->data, rx->len, w->has_vnet) != SPLIT_OK) {
+		count_drop(w, WORKER_DROP_TUN_FRAME, 1);
+		return false;
+	}
+	f->peer = wg_route(w->wg, f->split.in.family, f->split.in.dst);
+	if (!f->peer)
+		wg_worker_drop(w->wg, WG_DROP_NO_ROUTE, f->split.n);
+	return f->peer != NULL;
+}
+
+/* All frames of the batch, peer by peer: those of one peer keep their order and
+ * share trains. */
+static void take_frames(struct worker *w, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		struct wg_peer *peer = w->frames[i].peer;
+
+		if (!peer)
+			continue;
+		for (size_t k = i; k < n; k++) {
+			if (w->frames[k].peer != peer)
+				continue;
+			cut_frame(w, &w->frames[k]);
+			w->frames[k].peer = NULL;
+		}
+		seal_chunk(w, peer);
+	}
+}
+
+/* ---- The loop. */
+
+static void run_batch(struct worker *w)
+{
+	size_t n_frames = 0;
+
+	for (size_t i = 0; i < w->in.n; i++) {
+		const struct io_rx *rx = &w->in.rx[i];
+
+		if (rx->tag != TAG_TUN)
+			take_datagram(w, rx);
+		else if (route_frame(w, &w->frames[n_frames], rx))
+			n_frames++;
+	}
+	flush_tun(w);
+	take_frames(w, n_frames);
+	flush_udp(w);
+}
+
+static void switch_sockets(struct worker *w)
+{
+	unsigned keep = atomic_load_explicit(&w->offloads, memory_order_relaxed) &
+		~(unsigned)(OFFLOAD_UDP_GSO | OFFLOAD_UDP_GRO);
+
+	for (unsigned f = 0; f < 2; f++) {
+		if (w->sock[f] >= 0)
+			w->ops->drop(w->engine, w->sock[f]);
+		w->sock[f] = w->new_sock[f];
+		if (w->sock[f] >= 0 && w->ops->add(w->engine, w->sock[f], IO_DGRAM, f)) {
+			log_line(LOG_ERROR, "a socket cannot be watched");
+			w->sock[f] = -1;
+		}
+	}
+	atomic_store_explicit(&w->offloads, keep | w->new_offloads, memory_order_relaxed);
+	/* release: the control thread may close the former sockets now */
+	atomic_store_explicit(&w->has_new_sockets, false, memory_order_release);
+}
+
+static void *worker_main(void *arg)
+{
+	struct worker *w = arg;
+
+	pthread_setname_np(pthread_self(), "penstock-data");
+	rcu_thread_init();
+	/* acquire: pairs with the release in worker_stop and worker_set_sockets */
+	while (!atomic_load_explicit(&w->is_stopping, memory_order_acquire)) {
+		if (atomic_load_explicit(&w->has_new_sockets, memory_order_acquire))
+			switch_sockets(w);
+		rcu_quiescent();
+		if (w->ops->wait(w->engine, &w->in, -1) < 0) {
+			log_line(LOG_ERROR, "engine %s fails to wait", w->ops->name);
+			break;
+		}
+		if (w->in.n == 0)
+			continue;
+		w->now_ns = clock_now_ns();
+		run_batch(w);
+	}
+	rcu_thread_fini();
+	return NULL;
+}
+
+int worker_create(struct worker **out, const struct worker_config *cfg)
+{
+	struct worker *w = calloc(1, sizeof(*w));
+	int ret;
+
+	if (!w)
+		return -ENOMEM;
+	w->cfg = *cfg;
+	w->ops = cfg->ops;
+	w->sock[0] = w->sock[1] = -1;
+	w->has_vnet = cfg->offloads & OFFLOAD_VNET;
+	atomic_init(&w->offloads, cfg->offloads);
+	ret = arena_init(&w->arena, OUT_LEN + 2 * 65536);
+	if (ret)
+		goto free_worker;
+	w->out = w->arena.base;
+	ret = merge_create(&w->merge);
+	if (ret)
+		goto free_arena;
+	merge_set_offloads(w->merge, cfg->offloads);
+	ret = wg_worker_create(&w->wg, cfg->wg, cfg->id);
+	if (ret)
+		goto destroy_merge;
+	ret = w->ops->open(&w->engine);
+	if (ret)
+		goto destroy_wg;
+	ret = w->ops->add(w->engine, cfg->tun_fd, IO_FRAME, TAG_TUN);
+	if (ret)
+		goto close_engine;
+	*out = w;
+	return 0;
+
+close_engine:
+	w->ops->close(w->engine);
+destroy_wg:
+	wg_worker_destroy(w->wg);
+destroy_merge:
+	merge_destroy(w->merge);
+free_arena:
+	arena_fini(&w->arena);
+free_worker:
+	free(w);
+	return ret;
+}
+
+int worker_start(struct worker *w)
+{
+	int ret = -pthread_create(&w->thread, NULL, worker_main, w);
+
+	w->is_started = ret == 0;
+	return ret;
+}
+
+void worker_stop(struct worker *w)
+{
+	if (!w || !w->is_started)
+		return;
+	atomic_store_explicit(&w->is_stopping, true, memory_order_release);
+	w->ops->wake(w->engine);
+	pthread_join(w->thread, NULL);
+	w->is_started = false;
+}
+
+void worker_destroy(struct worker *w)
+{
+	if (!w)
+		return;
+	worker_stop(w);
+	w->ops->close(w->engine);
+	wg_worker_destroy(w->wg);
+	merge_destroy(w->merge);
+	arena_fini(&w->arena);
+	free(w);
+}
+
+void worker_set_sockets(struct worker *w, const int fd[2], unsigned offloads)
+{
+	w->new_sock[0] = fd[0];
+	w->new_sock[1] = fd[1];
+	w->new_offloads = offloads & (OFFLOAD_UDP_GSO | OFFLOAD_UDP_GRO);
+	if (!w->is_started) {
+		switch_sockets(w);
+		return;
+	}
+	/* release: new_sock above; acquire in worker_main */
+	atomic_store_explicit(&w->has_new_sockets, true, memory_order_release);
+	while (atomic_load_explicit(&w->has_new_sockets, memory_order_acquire)) {
+		w->ops->wake(w->engine);
+		sched_yield();
+	}
+}
+
+void worker_drops(const struct worker *w, uint64_t out[WORKER_DROP_N])
+{
+	for (unsigned i = 0; i < WORKER_DROP_N; i++)
+		out[i] += atomic_load_explicit(&w->drops[i], memory_order_relaxed);
+}
+
+unsigned worker_offloads(const struct worker *w)
+{
+	return atomic_load_explicit(&w->offloads, memory_order_relaxed);
+}

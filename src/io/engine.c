@@ -1,0 +1,23 @@
+/* Which engines there are, best first, and the choice among them. */
+#include "io/io.h"
+#include <errno.h>
+#include <string.h>
+
+const struct engine_ops *const engines[] = { &epoll_ops, NULL };
+
+int engine_pick(const struct engine_ops **out, const char *name)
+{
+	bool is_auto = !strcmp(name, "auto");
+	int ret = -EINVAL;
+
+	for (size_t i = 0; engines[i]; i++) {
+		if (!is_auto && strcmp(name, engines[i]->name) != 0)
+			continue;
+		ret = engines[i]->probe();
+		if (!ret) {
+			*out = engines[i];
+			return 0;
+		}
+	}
+	return ret;
+}

@@ -1,0 +1,267 @@
+/* What the files of src/wg share: the device, its peers and their keypairs.
+ *
+ * Who may touch what is said at each group of fields. "lock": the device's
+ * lock. "any": atomics, any thread. */
+#ifndef WG_DEVICE_H
+#define WG_DEVICE_H
+
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/pool.h"
+#include "base/rcu.h"
+#include "crypto/crypto.h"
+#include "wg/allowed.h"
+#include "wg/cookie.h"
+#include "wg/index.h"
+#include "wg/noise.h"
+#include "wg/ratelimit.h"
+#include "wg/replay.h"
+#include "wg/wg.h"
+#include "wg/wheel.h"
+#include <pthread.h>
+
+/* WireGuard paper, section 6.1. */
+#define REKEY_AFTER_MESSAGES (1ULL << 60)
+#define REJECT_AFTER_MESSAGES REPLAY_REJECT_AFTER
+#define REKEY_AFTER_TIME (120 * NSEC_PER_SEC)
+#define REJECT_AFTER_TIME (180 * NSEC_PER_SEC)
+#define REKEY_TIMEOUT (5 * NSEC_PER_SEC)
+#define REKEY_JITTER (NSEC_PER_SEC / 3)
+#define KEEPALIVE_TIMEOUT (10 * NSEC_PER_SEC)
+/* Linux: REKEY_ATTEMPT_TIME 90 s / REKEY_TIMEOUT. */
+enum { HANDSHAKE_TRIES_MAX = 18 };
+/* Linux: a device stays "under load" this long after the last sign of it. */
+#define LOAD_MEMORY NSEC_PER_SEC
+
+enum {
+	JOBS_MAX = 64, /* packets per AEAD batch */
+	STAGE_SLOT = 2048,
+	STAGE_SLOTS = 16384, /* of all peers together: 32 MiB; touched as used */
+	STAGE_PACKET_MAX = 65535,
+};
+
+struct keypair {
+	struct rcu_node rcu;
+	/* read-only once it is found in the index table */
+	struct wg_peer *peer;
+	uint32_t local_index, remote_index;
+	bool is_initiator;
+	uint64_t birth_ns;
+	uint8_t send_key[CRYPTO_KEY];
+	uint8_t recv_key[CRYPTO_KEY];
+	/* any */
+	_Atomic bool is_confirmed; /* responder: the initiator has used it */
+	_Atomic bool is_sending;   /* false: our key changed, receive only */
+	_Atomic uint64_t tx_counter CACHELINE_ALIGNED;
+	struct replay replay CACHELINE_ALIGNED;
+};
+
+/* A packet that waits for a session: a chain of pool slots. */
+struct staged {
+	struct staged *next;  /* the packet's next slot */
+	struct staged *after; /* first slot of the next packet */
+	uint32_t len;         /* of the whole packet */
+	uint8_t bytes[];
+};
+enum { STAGE_BYTES = STAGE_SLOT - sizeof(struct staged) };
+
+/* An endpoint that many read and few write: readers repeat when the sequence
+ * number moved under them (odd: being written). */
+struct endpoint_cell {
+	atomic_flag busy; /* writers */
+	_Atomic bool is_set;
+	_Atomic uint32_t seq;
+	_Atomic uint64_t word[sizeof(struct wg_endpoint) / 8];
+};
+
+/* What waits for the slow side, and until when: nanoseconds, 0: off. */
+enum timer {
+	TIMER_RETRANSMIT,    /* send the initiation again */
+	TIMER_KEEPALIVE,     /* data came and nothing went back */
+	TIMER_NEW_HANDSHAKE, /* data went and nothing came back */
+	TIMER_ZERO_KEYS,     /* wipe sessions nobody uses */
+	TIMER_PERSISTENT,    /* persistent keepalive */
+	TIMER_N
+};
+
+/* Requests of the fast side (peer.wants). */
+enum {
+	WANT_SESSION = 1 << 0, /* packets are staged, or the session grows old */
+	WANT_PROMOTE = 1 << 1, /* the next keypair was used: it becomes current */
+	WANT_REKEY = 1 << 2,   /* handshake although the session is still good */
+};
+
+struct wg_peer {
+	/* read-only */
+	struct rcu_node rcu;
+	struct wg *wg;
+
+	/* any */
+	_Atomic(struct keypair *) current; /* RCU; written under lock */
+	struct endpoint_cell endpoint;
+	_Atomic uint64_t rx_bytes, tx_bytes;
+	_Atomic uint64_t due[TIMER_N];
+	_Atomic uint64_t armed_ns;      /* when the slow side looks again; UINT64_MAX: never */
+	_Atomic uint64_t initiation_ns; /* last initiation or response sent; 0: never */
+	_Atomic uint64_t persistent_ns; /* interval; 0: off */
+	_Atomic unsigned wants;
+	_Atomic bool is_kicked;
+	_Atomic bool is_dead;
+	_Atomic bool needs_another_keepalive;
+	_Atomic bool has_lastminute; /* rekeyed because of age while receiving */
+	struct wg_peer *kick_next;
+
+	/* stage_busy */
+	atomic_flag stage_busy;
+	_Atomic unsigned n_staged; /* also read without: not 0 means stage behind them */
+	struct staged *stage_first, *stage_last;
+
+	/* lock */
+	struct wg_peer *next, *prev; /* oldest first */
+	struct wg_peer *hash_next;
+	struct allowed_owner allowed;
+	struct keypair *following; /* "next" of the paper: not yet confirmed */
+	struct keypair *previous;
+	struct noise_peer noise;
+	struct noise_handshake handshake;
+	uint32_t handshake_index; /* ours, in the index table */
+	bool has_handshake_index;
+	struct cookie_jar jar;
+	struct wheel_node wheel;
+	unsigned n_tries;
+	uint32_t named, whole; /* marks of the last change that named it / said all of it */
+	uint64_t last_handshake_wall_ns;
+};
+
+struct wg_worker {
+	struct wg *wg;
+	unsigned id;
+	struct aead *aead;
+	struct aead_job jobs[JOBS_MAX];
+	uint64_t counters[JOBS_MAX];
+	bool is_fresh[JOBS_MAX];
+	uint32_t which[JOBS_MAX];
+	_Atomic uint64_t drops[WG_DROP_N]; /* written by the owner */
+};
+
+struct wg {
+	/* read-only after wg_create */
+	const struct wg_ops *ops;
+	void *ctx;
+	unsigned n_workers;
+
+	/* any */
+	_Atomic unsigned mtu;
+	_Atomic bool is_up;
+	_Atomic bool has_key;
+	_Atomic(struct wg_peer *) kicked; /* stack; taken whole by the slow side */
+	struct allowed_table allowed;     /* RCU */
+	struct index_table index;         /* RCU */
+	struct pool stage;
+
+	/* lock */
+	pthread_mutex_t lock;
+	struct noise_identity identity;
+	struct cookie_checker checker;
+	struct ratelimit limit;
+	struct wheel wheel;
+	struct wg_peer *first, *last;
+	struct wg_peer **buckets; /* by public key */
+	size_t n_buckets;         /* a power of two */
+	size_t n_peers;
+	struct sipkey hash_key;
+	uint32_t mark;
+	uint32_t next_worker; /* that a new session is given to */
+	uint64_t load_ns;     /* last sign of load */
+	bool has_load;
+	uint64_t random;
+	uint64_t now_ns, wall_ns; /* of the slow call under way */
+	struct wg_worker *slow;   /* seals keepalives and staged packets */
+	uint8_t *scratch;         /* one message */
+	_Atomic uint64_t drops[WG_DROP_N];
+
+	/* any: the data workers, for sums */
+	_Atomic(struct wg_worker *) workers[WG_WORKERS_MAX];
+};
+
+static inline bool has_expired(uint64_t since_ns, uint64_t after_ns, uint64_t now_ns)
+{
+	return now_ns >= since_ns + after_ns;
+}
+
+static inline void count_drop(_Atomic uint64_t *drops, enum wg_drop why, uint64_t n)
+{
+	/* One writer each (a worker, or the lock): no read-modify-write needed. */
+	atomic_store_explicit(&drops[why],
+		atomic_load_explicit(&drops[why], memory_order_relaxed) + n, memory_order_relaxed);
+}
+
+/* A random number below n. Lock. */
+uint64_t wg_random_below(struct wg *wg, uint64_t n);
+
+/* ---- peer.c */
+/* Memory only; not yet in any table. */
+struct wg_peer *peer_alloc(struct wg *wg);
+/* Put an allocated peer into the device. Lock. */
+void peer_add(struct wg *wg, struct wg_peer *p, const uint8_t key[WG_KEY_LEN]);
+/* Take it out of all tables; freed after a grace period. Lock. */
+void peer_remove(struct wg_peer *p);
+struct wg_peer *peer_find(const struct wg *wg, const uint8_t key[WG_KEY_LEN]);
+/* Room for n more peers in the hash table. Lock. 0 or -ENOMEM. */
+MUST_CHECK int peers_reserve(struct wg *wg, size_t n);
+
+bool endpoint_get(struct endpoint_cell *c, struct wg_endpoint *out);
+void endpoint_set(struct endpoint_cell *c, const struct wg_endpoint *e);
+/* Forget how to answer (a sticky source): the route decides anew. */
+void endpoint_clear_local(struct endpoint_cell *c);
+
+/* ---- stage.c: packets that wait for a session. */
+/* Copy packets to the queue's end; those that fall out are counted. Any thread. */
+void stage_packets(struct wg_peer *p, const struct wg_packet *pkts, size_t n,
+	_Atomic uint64_t *drops);
+/* Drop all; returns how many. */
+size_t stage_purge(struct wg_peer *p);
+/* Take the oldest into buf (STAGE_PACKET_MAX bytes); false: none is left, and
+ * from now on the fast side sends on its own. */
+bool stage_take(struct wg_peer *p, uint8_t *buf, uint32_t *len);
+
+/* ---- session.c */
+/* Keys of a finished handshake become the current (initiator) or the next
+ * (responder) keypair. Lock. 0, -ENOMEM. */
+MUST_CHECK int session_begin(struct wg_peer *p);
+void session_promote(struct wg_peer *p);
+void session_end_all(struct wg_peer *p);
+/* Our key changed: the sessions may receive what is on its way, but not send. */
+void session_stop_sending(struct wg_peer *p);
+bool session_may_send(const struct keypair *kp, uint64_t now_ns);
+/* Send what is staged, or start a handshake if there is no session. Lock. */
+void session_send_staged(struct wg_peer *p);
+void session_send_keepalive(struct wg_peer *p);
+
+/* ---- handshake.c. Lock. */
+void handshake_initiate(struct wg_peer *p, bool is_retry);
+/* Forget the handshake under way and its index. */
+void handshake_clear(struct wg_peer *p);
+
+/* ---- timers.c */
+/* Set a deadline; tells the slow side if it would look too late. Any thread. */
+void timer_set(struct wg_peer *p, enum timer t, uint64_t at_ns);
+void timer_clear(struct wg_peer *p, enum timer t);
+/* Ask the slow side for something now. Any thread. */
+void peer_want(struct wg_peer *p, unsigned wants);
+/* Events, named as in Linux timers.c. */
+void timers_data_sent(struct wg_peer *p, uint64_t now_ns);
+void timers_data_received(struct wg_peer *p, uint64_t now_ns);
+void timers_authenticated_sent(struct wg_peer *p);
+void timers_authenticated_received(struct wg_peer *p);
+void timers_authenticated_traversal(struct wg_peer *p, uint64_t now_ns);
+void timers_handshake_initiated(struct wg_peer *p);
+void timers_handshake_complete(struct wg_peer *p);
+void timers_session_derived(struct wg_peer *p);
+void timers_stop(struct wg_peer *p);
+/* Serve all kicked peers. Lock. */
+void timers_serve_kicked(struct wg *wg);
+/* Run what is due and arm the wheel. Lock. */
+void timers_run(struct wg *wg);
+
+#endif

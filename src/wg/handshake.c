@@ -1,0 +1,245 @@
+/* The messages of types 1 to 3: what we send and what we take. All under the
+ * device's lock, from the handshake thread. */
+#include "wg/device.h"
+
+void handshake_clear(struct wg_peer *p)
+{
+	if (p->has_handshake_index)
+		index_release(&p->wg->index, p->handshake_index);
+	p->has_handshake_index = false;
+	noise_handshake_clear(&p->handshake);
+}
+
+/* A fresh index of ours for the handshake; it goes to the workers in turn. */
+static bool take_index(struct wg_peer *p)
+{
+	struct wg *wg = p->wg;
+
+	if (p->has_handshake_index)
+		index_release(&wg->index, p->handshake_index);
+	wg->next_worker = (wg->next_worker + 1) % wg->n_workers;
+	p->has_handshake_index = index_take(&wg->index, wg->next_worker, INDEX_HANDSHAKE, p,
+					 &p->handshake_index) == 0;
+	return p->has_handshake_index;
+}
+
+static void send_to_peer(struct wg_peer *p, uint8_t *msg, size_t len)
+{
+	struct wg *wg = p->wg;
+	struct wg_endpoint to;
+
+	cookie_add_macs(&p->jar, msg, len, wg->now_ns);
+	atomic_store(&p->initiation_ns, wg->now_ns);
+	timers_authenticated_traversal(p, wg->now_ns);
+	timers_authenticated_sent(p);
+	if (!endpoint_get(&p->endpoint, &to)) {
+		count_drop(wg->drops, WG_DROP_NO_ENDPOINT, 1);
+		return;
+	}
+	wg->ops->send(wg->ctx, &to, msg, len, WG_MSG_HANDSHAKE);
+	atomic_fetch_add_explicit(&p->tx_bytes, len, memory_order_relaxed);
+}
+
+void handshake_initiate(struct wg_peer *p, bool is_retry)
+{
+	struct wg *wg = p->wg;
+	struct wgmsg_initiation msg;
+	uint8_t stamp[TAI64N_LEN];
+	uint64_t last = atomic_load(&p->initiation_ns);
+
+	if (!is_retry)
+		p->n_tries = 0;
+	if (last && !has_expired(last, REKEY_TIMEOUT, wg->now_ns))
+		return;
+	if (!atomic_load(&wg->is_up) || atomic_load(&p->is_dead) || !p->noise.is_usable ||
+		!atomic_load(&p->endpoint.is_set) || !take_index(p))
+		return;
+	tai64n_encode(stamp, wg->wall_ns);
+	if (!noise_create_initiation(&p->handshake, &wg->identity, &p->noise, p->handshake_index,
+		    stamp, &msg)) {
+		handshake_clear(p);
+		return;
+	}
+	send_to_peer(p, (uint8_t *)&msg, sizeof(msg));
+	timers_handshake_initiated(p);
+}
+
+/* The common part of an authentic message: it moves the endpoint and counts. */
+static void heard(struct wg_peer *p, const struct wg_endpoint *from, size_t len)
+{
+	endpoint_set(&p->endpoint, from);
+	atomic_fetch_add_explicit(&p->rx_bytes, len, memory_order_relaxed);
+	timers_authenticated_received(p);
+	timers_authenticated_traversal(p, p->wg->now_ns);
+}
+
+static void respond(struct wg_peer *p)
+{
+	struct wgmsg_response msg;
+
+	if (!take_index(p) ||
+		!noise_create_response(&p->handshake, &p->noise, p->handshake_index, &msg) ||
+		session_begin(p) != 0) {
+		handshake_clear(p);
+		return;
+	}
+	send_to_peer(p, (uint8_t *)&msg, sizeof(msg));
+}
+
+static enum wg_drop take_initiation(struct wg *wg, const uint8_t *bytes,
+	const struct wg_endpoint *from)
+{
+	struct wgmsg_initiation msg;
+	struct noise_transcript t;
+	uint8_t key[NOISE_KEY], stamp[TAI64N_LEN];
+	enum wg_drop why = WG_OK;
+	struct wg_peer *p;
+
+	memcpy(&msg, bytes, sizeof(msg));
+	if (!noise_open_initiation(&t, &wg->identity, &msg, key)) {
+		why = WG_DROP_HANDSHAKE;
+		goto wipe;
+	}
+	p = peer_find(wg, key);
+	if (!p) {
+		why = WG_DROP_UNKNOWN_PEER;
+		goto wipe;
+	}
+	if (!noise_open_timestamp(&t, &p->noise, &msg, stamp)) {
+		why = WG_DROP_HANDSHAKE;
+		goto wipe;
+	}
+	switch (noise_judge_timestamp(&p->noise, stamp, wg->now_ns)) {
+	case NOISE_REPLAY:
+		why = WG_DROP_TIMESTAMP;
+		goto wipe;
+	case NOISE_FLOOD:
+		why = WG_DROP_FLOOD;
+		goto wipe;
+	case NOISE_FRESH:
+		break;
+	}
+	/* Ours, if one was under way, is forgotten: its index goes too. */
+	handshake_clear(p);
+	noise_commit_initiation(&p->handshake, &p->noise, &t, stamp, wg->now_ns);
+	heard(p, from, sizeof(msg));
+	respond(p);
+wipe:
+	noise_transcript_wipe(&t);
+	crypto_wipe(key, sizeof(key));
+	return why;
+}
+
+static struct wg_peer *peer_of_index(struct wg *wg, uint32_t index)
+{
+	enum index_kind kind;
+	void *owner = index_lookup(&wg->index, index, &kind);
+
+	if (!owner)
+		return NULL;
+	return kind == INDEX_HANDSHAKE ? owner : ((struct keypair *)owner)->peer;
+}
+
+static enum wg_drop take_response(struct wg *wg, const uint8_t *bytes,
+	const struct wg_endpoint *from)
+{
+	struct wgmsg_response msg;
+	struct wg_peer *p;
+
+	memcpy(&msg, bytes, sizeof(msg));
+	p = peer_of_index(wg, le32toh(msg.receiver));
+	if (!p)
+		return WG_DROP_NO_SESSION;
+	if (!noise_consume_response(&p->handshake, &wg->identity, &p->noise, &msg))
+		return WG_DROP_HANDSHAKE;
+	heard(p, from, sizeof(msg));
+	if (session_begin(p) != 0) {
+		handshake_clear(p);
+		return WG_DROP_HANDSHAKE;
+	}
+	timers_handshake_complete(p);
+	/* Confirms the session to the responder: with what is staged, or empty. */
+	session_send_keepalive(p);
+	return WG_OK;
+}
+
+static enum wg_drop take_cookie(struct wg *wg, const uint8_t *bytes)
+{
+	struct wgmsg_cookie msg;
+	struct wg_peer *p;
+
+	memcpy(&msg, bytes, sizeof(msg));
+	p = peer_of_index(wg, le32toh(msg.receiver));
+	if (!p)
+		return WG_DROP_NO_SESSION;
+	return cookie_take_reply(&p->jar, &msg, wg->now_ns) ? WG_OK : WG_DROP_COOKIE;
+}
+
+static bool is_under_load(struct wg *wg, bool is_loaded)
+{
+	if (is_loaded) {
+		wg->load_ns = wg->now_ns;
+		wg->has_load = true;
+	} else if (wg->has_load && has_expired(wg->load_ns, LOAD_MEMORY, wg->now_ns)) {
+		wg->has_load = false;
+	}
+	return wg->has_load;
+}
+
+/* The MACs, and under load the cookie and the source's share. */
+static enum wg_drop admit(struct wg *wg, const uint8_t *msg, size_t len,
+	const struct wg_endpoint *from, bool is_loaded)
+{
+	bool has_load = is_under_load(wg, is_loaded);
+	struct wgmsg_cookie reply;
+	uint8_t key[16];
+
+	switch (cookie_check(&wg->checker, msg, len, has_load, from->remote, wg->now_ns)) {
+	case COOKIE_MAC_BAD:
+		return WG_DROP_MAC1;
+	case COOKIE_MAC1:
+		if (!has_load)
+			return WG_OK;
+		cookie_make_reply(&wg->checker, msg, len, from->remote, wg->now_ns, &reply);
+		wg->ops->send(wg->ctx, from, (uint8_t *)&reply, sizeof(reply), WG_MSG_HANDSHAKE);
+		return WG_DROP_MAC2;
+	case COOKIE_MAC2:
+		break;
+	}
+	wg->ops->limit_key(from, key);
+	return ratelimit_allow(&wg->limit, key, wg->now_ns) ? WG_OK : WG_DROP_RATE;
+}
+
+static enum wg_drop take(struct wg *wg, const uint8_t *msg, size_t len,
+	const struct wg_endpoint *from, bool is_loaded)
+{
+	enum wgmsg_type type = wgmsg_gate(msg, len);
+	enum wg_drop why;
+
+	if (!atomic_load(&wg->is_up) || !wg->identity.has_key)
+		return WG_DROP_DOWN;
+	if (type == WGMSG_COOKIE)
+		return take_cookie(wg, msg);
+	if (type != WGMSG_INITIATION && type != WGMSG_RESPONSE)
+		return WG_DROP_TYPE;
+	why = admit(wg, msg, len, from, is_loaded);
+	if (why)
+		return why;
+	return type == WGMSG_INITIATION ? take_initiation(wg, msg, from) :
+					  take_response(wg, msg, from);
+}
+
+enum wg_drop wg_rx_handshake(struct wg *wg, const uint8_t *msg, size_t len,
+	const struct wg_endpoint *from, bool is_loaded, uint64_t now_ns, uint64_t wall_ns)
+{
+	enum wg_drop why;
+
+	pthread_mutex_lock(&wg->lock);
+	wg->now_ns = now_ns;
+	wg->wall_ns = wall_ns;
+	why = take(wg, msg, len, from, is_loaded);
+	if (why)
+		count_drop(wg->drops, why, 1);
+	pthread_mutex_unlock(&wg->lock);
+	return why;
+}

@@ -1,0 +1,172 @@
+/* Peers: their table by public key, their life and death, their endpoint. */
+#include "wg/device.h"
+#include <errno.h>
+#include <stdlib.h>
+
+/* ---- The endpoint: a sequence lock over words that are atomics themselves. */
+
+bool endpoint_get(struct endpoint_cell *c, struct wg_endpoint *out)
+{
+	uint64_t word[ARRAY_LEN(c->word)];
+	uint32_t seq;
+
+	if (!atomic_load_explicit(&c->is_set, memory_order_acquire))
+		return false;
+	do {
+		/* acquire: the words are not read before it */
+		seq = atomic_load_explicit(&c->seq, memory_order_acquire);
+		for (size_t i = 0; i < ARRAY_LEN(word); i++)
+			word[i] = atomic_load_explicit(&c->word[i], memory_order_acquire);
+	} while ((seq & 1) || atomic_load_explicit(&c->seq, memory_order_relaxed) != seq);
+	memcpy(out, word, sizeof(*out));
+	return true;
+}
+
+void endpoint_set(struct endpoint_cell *c, const struct wg_endpoint *e)
+{
+	uint64_t word[ARRAY_LEN(c->word)], differ = 0;
+
+	memcpy(word, e, sizeof(word));
+	for (size_t i = 0; i < ARRAY_LEN(word); i++)
+		differ |= word[i] ^ atomic_load_explicit(&c->word[i], memory_order_relaxed);
+	if (!differ && atomic_load_explicit(&c->is_set, memory_order_relaxed))
+		return;
+	while (atomic_flag_test_and_set_explicit(&c->busy, memory_order_acquire))
+		;
+	atomic_fetch_add_explicit(&c->seq, 1, memory_order_acq_rel);
+	for (size_t i = 0; i < ARRAY_LEN(word); i++)
+		/* release: after the odd sequence number */
+		atomic_store_explicit(&c->word[i], word[i], memory_order_release);
+	atomic_fetch_add_explicit(&c->seq, 1, memory_order_release);
+	atomic_store_explicit(&c->is_set, true, memory_order_release);
+	atomic_flag_clear_explicit(&c->busy, memory_order_release);
+}
+
+void endpoint_clear_local(struct endpoint_cell *c)
+{
+	struct wg_endpoint e;
+
+	if (!endpoint_get(c, &e))
+		return;
+	memset(e.local, 0, sizeof(e.local));
+	endpoint_set(c, &e);
+}
+
+/* ---- The table. */
+
+static struct wg_peer **bucket_of(const struct wg *wg, const uint8_t key[WG_KEY_LEN])
+{
+	return &wg->buckets[siphash13(&wg->hash_key, key, WG_KEY_LEN) & (wg->n_buckets - 1)];
+}
+
+struct wg_peer *peer_find(const struct wg *wg, const uint8_t key[WG_KEY_LEN])
+{
+	struct wg_peer *p = wg->n_buckets ? *bucket_of(wg, key) : NULL;
+
+	while (p && memcmp(p->noise.public_key, key, WG_KEY_LEN) != 0)
+		p = p->hash_next;
+	return p;
+}
+
+int peers_reserve(struct wg *wg, size_t n)
+{
+	size_t want = wg->n_buckets ? wg->n_buckets : 16;
+	struct wg_peer **old = wg->buckets;
+
+	while (want < wg->n_peers + n)
+		want *= 2;
+	if (want == wg->n_buckets)
+		return 0;
+	wg->buckets = calloc(want, sizeof(struct wg_peer *));
+	if (!wg->buckets) {
+		wg->buckets = old;
+		return -ENOMEM;
+	}
+	wg->n_buckets = want;
+	for (struct wg_peer *p = wg->first; p; p = p->next) {
+		struct wg_peer **b = bucket_of(wg, p->noise.public_key);
+
+		p->hash_next = *b;
+		*b = p;
+	}
+	free(old);
+	return 0;
+}
+
+struct wg_peer *peer_alloc(struct wg *wg)
+{
+	struct wg_peer *p = calloc(1, sizeof(*p));
+
+	if (!p)
+		return NULL;
+	p->wg = wg;
+	atomic_flag_clear(&p->stage_busy);
+	atomic_flag_clear(&p->endpoint.busy);
+	atomic_init(&p->armed_ns, UINT64_MAX);
+	return p;
+}
+
+void peer_add(struct wg *wg, struct wg_peer *p, const uint8_t key[WG_KEY_LEN])
+{
+	struct wg_peer **b = bucket_of(wg, key);
+
+	noise_peer_init(&p->noise, &wg->identity, key, NULL);
+	cookie_jar_init(&p->jar, key);
+	p->hash_next = *b;
+	*b = p;
+	p->prev = wg->last;
+	if (wg->last)
+		wg->last->next = p;
+	else
+		wg->first = p;
+	wg->last = p;
+	wg->n_peers++;
+}
+
+static void unlink_peer(struct wg_peer *p)
+{
+	struct wg *wg = p->wg;
+	struct wg_peer **b = bucket_of(wg, p->noise.public_key);
+
+	while (*b != p)
+		b = &(*b)->hash_next;
+	*b = p->hash_next;
+	*(p->prev ? &p->prev->next : &wg->first) = p->next;
+	*(p->next ? &p->next->prev : &wg->last) = p->prev;
+	wg->n_peers--;
+}
+
+/* Nobody can have found the peer since the grace period began, but a worker may
+ * have kicked or staged before: take it off the stack, empty its queue. */
+static void peer_free(struct rcu_node *n)
+{
+	struct wg_peer *p = CONTAINER_OF(n, struct wg_peer, rcu);
+
+	if (atomic_load(&p->is_kicked)) {
+		pthread_mutex_lock(&p->wg->lock);
+		timers_serve_kicked(p->wg);
+		pthread_mutex_unlock(&p->wg->lock);
+	}
+	stage_purge(p);
+	noise_handshake_clear(&p->handshake);
+	noise_peer_wipe(&p->noise);
+	cookie_jar_wipe(&p->jar);
+	crypto_wipe(p, sizeof(*p));
+	free(p);
+}
+
+/* 1. is_dead: the slow side starts nothing any more.
+ * 2. Out of the tables: no new reader finds it.
+ * 3. One grace period: no reader holds it.
+ * 4. peer_free. */
+void peer_remove(struct wg_peer *p)
+{
+	atomic_store(&p->is_dead, true);
+	allowed_remove_all(&p->wg->allowed, &p->allowed);
+	handshake_clear(p);
+	session_end_all(p);
+	timers_stop(p);
+	stage_purge(p);
+	unlink_peer(p);
+	rcu_free_later(&p->rcu, peer_free);
+}

@@ -1,0 +1,441 @@
+/* Sessions: keypairs, and the fast calls that seal and open whole trains with
+ * them. A peer has up to three keypairs (paper, section 6.3; Linux noise.c,
+ * add_new_keypair): current sends; previous still receives what is on its way;
+ * following ("next") is the responder's until the initiator has used it. */
+#include "wg/device.h"
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+
+/* ---- Keypairs; under the device's lock. */
+
+static void keypair_free(struct rcu_node *n)
+{
+	struct keypair *kp = CONTAINER_OF(n, struct keypair, rcu);
+
+	crypto_wipe(kp, sizeof(*kp));
+	free(kp);
+}
+
+static void keypair_end(struct wg *wg, struct keypair *kp)
+{
+	if (!kp)
+		return;
+	index_release(&wg->index, kp->local_index);
+	rcu_free_later(&kp->rcu, keypair_free);
+}
+
+static struct keypair *current_of(const struct wg_peer *p)
+{
+	return atomic_load_explicit(&p->current, memory_order_relaxed);
+}
+
+bool session_may_send(const struct keypair *kp, uint64_t now_ns)
+{
+	return kp && atomic_load_explicit(&kp->is_sending, memory_order_relaxed) &&
+		!has_expired(kp->birth_ns, REJECT_AFTER_TIME, now_ns) &&
+		atomic_load_explicit(&kp->tx_counter, memory_order_relaxed) < REJECT_AFTER_MESSAGES;
+}
+
+static void add_initiated(struct wg_peer *p, struct keypair *kp)
+{
+	struct keypair *old = current_of(p);
+
+	keypair_end(p->wg, p->previous);
+	if (p->following) {
+		/* They answered us and started one of their own: the newer stays. */
+		p->previous = p->following;
+		p->following = NULL;
+		keypair_end(p->wg, old);
+	} else {
+		p->previous = old;
+	}
+	rcu_publish(p->current, kp);
+}
+
+static void add_answered(struct wg_peer *p, struct keypair *kp)
+{
+	keypair_end(p->wg, p->following);
+	p->following = kp;
+	keypair_end(p->wg, p->previous);
+	p->previous = NULL;
+}
+
+int session_begin(struct wg_peer *p)
+{
+	struct wg *wg = p->wg;
+	struct keypair *kp = aligned_alloc(64, sizeof(*kp));
+
+	static_assert(sizeof(*kp) % 64 == 0, "aligned_alloc wants a multiple");
+	if (!kp)
+		return -ENOMEM;
+	memset(kp, 0, sizeof(*kp));
+	kp->peer = p;
+	kp->local_index = p->handshake.local_index;
+	kp->remote_index = p->handshake.remote_index;
+	kp->birth_ns = wg->now_ns;
+	replay_init(&kp->replay);
+	if (!noise_begin_session(&p->handshake, kp->send_key, kp->recv_key, &kp->is_initiator)) {
+		free(kp);
+		return -EPROTO;
+	}
+	atomic_init(&kp->is_confirmed, kp->is_initiator);
+	atomic_init(&kp->is_sending, true);
+	/* The handshake's index is the keypair's from here on. */
+	index_replace(&wg->index, kp->local_index, INDEX_KEYPAIR, kp);
+	p->has_handshake_index = false;
+	if (kp->is_initiator)
+		add_initiated(p, kp);
+	else
+		add_answered(p, kp);
+	timers_session_derived(p);
+	return 0;
+}
+
+void session_promote(struct wg_peer *p)
+{
+	if (!p->following || !atomic_load(&p->following->is_confirmed))
+		return;
+	keypair_end(p->wg, p->previous);
+	p->previous = current_of(p);
+	rcu_publish(p->current, p->following);
+	p->following = NULL;
+	timers_handshake_complete(p);
+	session_send_staged(p);
+}
+
+void session_end_all(struct wg_peer *p)
+{
+	struct keypair *kp = current_of(p);
+
+	rcu_publish(p->current, NULL);
+	keypair_end(p->wg, kp);
+	keypair_end(p->wg, p->previous);
+	keypair_end(p->wg, p->following);
+	p->previous = p->following = NULL;
+}
+
+void session_stop_sending(struct wg_peer *p)
+{
+	struct keypair *kp = current_of(p);
+
+	if (kp)
+		atomic_store(&kp->is_sending, false);
+	if (p->following)
+		atomic_store(&p->following->is_sending, false);
+}
+
+/* ---- Sealing. */
+
+size_t wg_sealed_len(struct wg_worker *w, size_t len)
+{
+	size_t mtu = atomic_load_explicit(&w->wg->mtu, memory_order_relaxed);
+	size_t last = len, padded;
+
+	/* Linux send.c, calculate_skb_padding: to 16, never beyond the MTU. */
+	if (mtu && last > mtu)
+		last %= mtu;
+	padded = (last + 15) & ~(size_t)15;
+	if (mtu && padded > mtu)
+		padded = mtu;
+	return WGMSG_DATA_HDR + len + (padded > last ? padded - last : 0) + WGMSG_DATA_TAG;
+}
+
+static void seal_jobs(struct wg_worker *w, const struct keypair *kp, struct wg_packet *pkts, size_t n,
+	uint64_t counter)
+{
+	for (size_t i = 0; i < n; i++) {
+		struct wg_packet *p = &pkts[i];
+		uint32_t whole = (uint32_t)wg_sealed_len(w, p->len);
+		uint32_t padded = whole - WGMSG_DATA_HDR - WGMSG_DATA_TAG;
+		uint8_t *msg = p->data - WGMSG_DATA_HDR;
+
+		memset(p->data + p->len, 0, padded - p->len);
+		put_le32(msg, WGMSG_DATA);
+		put_le32(msg + 4, kp->remote_index);
+		put_le64(msg + 8, counter + i);
+		w->jobs[i] = (struct aead_job){ p->data, padded, counter + i, p->data + padded, false };
+		p->data = msg;
+		p->len = whole;
+	}
+	aead_seal(w->aead, kp->send_key, w->jobs, n);
+}
+
+/* false: the nonces are used up. */
+static bool seal_with(struct wg_worker *w, struct wg_peer *peer, struct keypair *kp,
+	struct wg_packet *pkts, size_t n, uint64_t now_ns)
+{
+	/* One step reserves the nonces of the whole train. */
+	uint64_t counter = atomic_fetch_add_explicit(&kp->tx_counter, n, memory_order_relaxed);
+	uint64_t bytes = 0;
+	bool has_data = false;
+
+	if (counter > REJECT_AFTER_MESSAGES - n)
+		return false;
+	for (size_t at = 0; at < n; at += JOBS_MAX) {
+		size_t part = n - at < JOBS_MAX ? n - at : JOBS_MAX;
+
+		for (size_t i = at; i < at + part; i++)
+			has_data |= pkts[i].len != 0;
+		seal_jobs(w, kp, pkts + at, part, counter + at);
+		for (size_t i = at; i < at + part; i++)
+			bytes += pkts[i].len;
+	}
+	atomic_fetch_add_explicit(&peer->tx_bytes, bytes, memory_order_relaxed);
+	timers_authenticated_traversal(peer, now_ns);
+	timers_authenticated_sent(peer);
+	if (has_data)
+		timers_data_sent(peer, now_ns);
+	return true;
+}
+
+static bool may_initiate(const struct wg_peer *p, uint64_t now_ns)
+{
+	uint64_t last = atomic_load_explicit(&p->initiation_ns, memory_order_relaxed);
+
+	return !last || has_expired(last, REKEY_TIMEOUT, now_ns);
+}
+
+enum wg_sealed wg_seal(struct wg_worker *w, struct wg_peer *peer, struct wg_packet *pkts, size_t n,
+	uint64_t now_ns, struct wg_endpoint *to)
+{
+	struct keypair *kp = rcu_read(peer->current);
+
+	if (n == 0)
+		return WG_SEALED;
+	if (!atomic_load_explicit(&w->wg->is_up, memory_order_relaxed)) {
+		count_drop(w->drops, WG_DROP_DOWN, n);
+		return WG_DROPPED;
+	}
+	if (!endpoint_get(&peer->endpoint, to)) {
+		count_drop(w->drops, WG_DROP_NO_ENDPOINT, n);
+		return WG_DROPPED;
+	}
+	/* What waits goes first. */
+	if (!session_may_send(kp, now_ns) ||
+		atomic_load_explicit(&peer->n_staged, memory_order_relaxed) > 0 ||
+		!seal_with(w, peer, kp, pkts, n, now_ns)) {
+		stage_packets(peer, pkts, n, w->drops);
+		peer_want(peer, WANT_SESSION);
+		return WG_STAGED;
+	}
+	/* Paper, section 6.2: the initiator renews by age, both by count. */
+	if (((kp->is_initiator && has_expired(kp->birth_ns, REKEY_AFTER_TIME, now_ns)) ||
+		    atomic_load_explicit(&kp->tx_counter, memory_order_relaxed) > REKEY_AFTER_MESSAGES) &&
+		may_initiate(peer, now_ns))
+		peer_want(peer, WANT_REKEY);
+	return WG_SEALED;
+}
+
+void session_send_staged(struct wg_peer *p)
+{
+	struct wg *wg = p->wg;
+	struct keypair *kp = current_of(p);
+	struct wg_endpoint to;
+	struct wg_packet pkt;
+
+	if (atomic_load(&p->n_staged) == 0)
+		return;
+	if (!session_may_send(kp, wg->now_ns)) {
+		handshake_initiate(p, false);
+		return;
+	}
+	while (session_may_send(kp, wg->now_ns)) {
+		pkt = (struct wg_packet){ .data = wg->scratch + WG_HEAD };
+		if (!stage_take(p, pkt.data, &pkt.len))
+			break;
+		if (!endpoint_get(&p->endpoint, &to))
+			count_drop(wg->drops, WG_DROP_NO_ENDPOINT, 1);
+		else if (seal_with(wg->slow, p, kp, &pkt, 1, wg->now_ns))
+			wg->ops->send(wg->ctx, &to, pkt.data, pkt.len, WG_MSG_DATA);
+	}
+}
+
+void session_send_keepalive(struct wg_peer *p)
+{
+	struct wg_packet empty = { .data = p->wg->scratch };
+
+	if (atomic_load(&p->n_staged) == 0)
+		stage_packets(p, &empty, 1, p->wg->drops);
+	session_send_staged(p);
+}
+
+/* ---- Opening. */
+
+/* Bytes of the inner packet by its own length field, 0 if that is no whole IP. */
+static uint32_t inner_len(const uint8_t *pkt, uint32_t len)
+{
+	uint32_t n;
+
+	if (len >= 20 && pkt[0] >> 4 == 4) {
+		n = get_be16(pkt + 2);
+		return n >= 20 && n <= len && (uint32_t)(pkt[0] & 15) * 4 >= 20 &&
+				(uint32_t)(pkt[0] & 15) * 4 <= n ?
+			n :
+			0;
+	}
+	if (len >= 40 && pkt[0] >> 4 == 6) {
+		n = 40 + (uint32_t)get_be16(pkt + 4);
+		return n <= len ? n : 0;
+	}
+	return 0;
+}
+
+static bool is_source_of(struct wg_worker *w, const struct wg_peer *peer, const uint8_t *pkt)
+{
+	const struct allowed_owner *o = pkt[0] >> 4 == 4 ?
+		allowed_lookup(&w->wg->allowed, AF_INET, pkt + 12) :
+		allowed_lookup(&w->wg->allowed, AF_INET6, pkt + 8);
+
+	return o == &peer->allowed;
+}
+
+/* Same family and source as the packet before? Then the same answer. */
+static bool has_same_source(const uint8_t *a, const uint8_t *b)
+{
+	if ((a[0] ^ b[0]) >> 4)
+		return false;
+	return a[0] >> 4 == 4 ? memcmp(a + 12, b + 12, 4) == 0 : memcmp(a + 8, b + 8, 16) == 0;
+}
+
+/* What arrived authentic and fresh: trim, check the source, count. */
+static void accept_packets(struct wg_worker *w, struct keypair *kp, struct wg_packet *pkts, size_t n,
+	const struct wg_endpoint *from, uint64_t now_ns)
+{
+	struct wg_peer *peer = kp->peer;
+	const uint8_t *before = NULL;
+	bool is_any = false, has_data = false, was_source = false;
+	uint64_t bytes = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		struct wg_packet *p = &pkts[i];
+		uint32_t len;
+
+		if (p->drop != WG_OK)
+			continue;
+		is_any = true;
+		p->peer = peer;
+		if (p->len == 0) {
+			bytes += WGMSG_DATA_MIN;
+			continue;
+		}
+		has_data = true;
+		len = inner_len(p->data, p->len);
+		if (!len) {
+			p->drop = WG_DROP_INNER;
+			count_drop(w->drops, WG_DROP_INNER, 1);
+			continue;
+		}
+		if (!before || !has_same_source(before, p->data))
+			was_source = is_source_of(w, peer, p->data);
+		before = p->data;
+		if (!was_source) {
+			p->drop = WG_DROP_SOURCE;
+			count_drop(w->drops, WG_DROP_SOURCE, 1);
+			continue;
+		}
+		bytes += p->len + WGMSG_DATA_MIN;
+		p->len = len;
+	}
+	if (!is_any)
+		return;
+	/* An authentic packet moves the endpoint, whatever is inside. */
+	endpoint_set(&peer->endpoint, from);
+	atomic_fetch_add_explicit(&peer->rx_bytes, bytes, memory_order_relaxed);
+	timers_authenticated_received(peer);
+	timers_authenticated_traversal(peer, now_ns);
+	if (has_data)
+		timers_data_received(peer, now_ns);
+	if (!atomic_load_explicit(&kp->is_confirmed, memory_order_relaxed) &&
+		!atomic_exchange(&kp->is_confirmed, true))
+		peer_want(peer, WANT_PROMOTE);
+	/* Linux receive.c, keep_key_fresh: while only receiving, too. */
+	if (kp->is_initiator &&
+		has_expired(kp->birth_ns, REJECT_AFTER_TIME - KEEPALIVE_TIMEOUT - REKEY_TIMEOUT,
+			now_ns) &&
+		!atomic_load_explicit(&peer->has_lastminute, memory_order_relaxed) &&
+		!atomic_exchange(&peer->has_lastminute, true))
+		peer_want(peer, WANT_REKEY);
+}
+
+/* n messages of one keypair, n <= JOBS_MAX. */
+static void open_run(struct wg_worker *w, struct keypair *kp, struct wg_packet *pkts, size_t n,
+	const struct wg_endpoint *from, uint64_t now_ns)
+{
+	size_t n_jobs = 0, n_good = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		struct wg_packet *p = &pkts[i];
+		uint64_t counter = get_le64(p->data + 8);
+
+		p->drop = counter >= REJECT_AFTER_MESSAGES ? WG_DROP_EXPIRED : WG_OK;
+		if (p->drop) {
+			count_drop(w->drops, p->drop, 1);
+			continue;
+		}
+		p->data += WGMSG_DATA_HDR;
+		p->len -= WGMSG_DATA_MIN;
+		w->which[n_jobs] = (uint32_t)i;
+		w->jobs[n_jobs++] =
+			(struct aead_job){ p->data, p->len, counter, p->data + p->len, false };
+	}
+	aead_open(w->aead, kp->recv_key, w->jobs, n_jobs);
+	for (size_t k = 0; k < n_jobs; k++) {
+		if (!w->jobs[k].is_ok) {
+			pkts[w->which[k]].drop = WG_DROP_DECRYPT;
+			count_drop(w->drops, WG_DROP_DECRYPT, 1);
+			continue;
+		}
+		w->counters[n_good] = w->jobs[k].counter;
+		w->which[n_good++] = w->which[k];
+	}
+	/* Only what is authentic may move the window. */
+	replay_check_train(&kp->replay, w->counters, n_good, w->is_fresh);
+	for (size_t k = 0; k < n_good; k++) {
+		if (w->is_fresh[k])
+			continue;
+		pkts[w->which[k]].drop = WG_DROP_REPLAY;
+		count_drop(w->drops, WG_DROP_REPLAY, 1);
+	}
+	accept_packets(w, kp, pkts, n, from, now_ns);
+}
+
+static void drop_run(struct wg_worker *w, struct wg_packet *pkts, size_t n, enum wg_drop why)
+{
+	for (size_t i = 0; i < n; i++)
+		pkts[i].drop = why;
+	count_drop(w->drops, why, n);
+}
+
+void wg_open(struct wg_worker *w, struct wg_packet *pkts, size_t n, const struct wg_endpoint *from,
+	uint64_t now_ns)
+{
+	size_t end;
+
+	for (size_t at = 0; at < n; at = end) {
+		uint32_t index = get_le32(pkts[at].data + 4);
+		enum index_kind kind = INDEX_HANDSHAKE;
+		struct keypair *kp;
+
+		/* A train is a run of one receiver index. */
+		for (end = at + 1; end < n && end - at < JOBS_MAX; end++)
+			if (get_le32(pkts[end].data + 4) != index)
+				break;
+		kp = index_lookup(&w->wg->index, index, &kind);
+		if (!atomic_load_explicit(&w->wg->is_up, memory_order_relaxed))
+			drop_run(w, pkts + at, end - at, WG_DROP_DOWN);
+		else if (!kp || kind != INDEX_KEYPAIR)
+			drop_run(w, pkts + at, end - at, WG_DROP_NO_SESSION);
+		else if (has_expired(kp->birth_ns, REJECT_AFTER_TIME, now_ns))
+			drop_run(w, pkts + at, end - at, WG_DROP_EXPIRED);
+		else
+			open_run(w, kp, pkts + at, end - at, from, now_ns);
+	}
+}
+
+struct wg_peer *wg_route(struct wg_worker *w, uint8_t family, const uint8_t *ip)
+{
+	struct allowed_owner *o = allowed_lookup(&w->wg->allowed, family, ip);
+
+	return o ? CONTAINER_OF(o, struct wg_peer, allowed) : NULL;
+}
