@@ -577,13 +577,21 @@ static void add_client(struct uapi_server *s, int fd, uint64_t now_ns)
 	s->clients[s->n_clients++] = c;
 }
 
+static bool somebody_waits(const struct uapi_server *s)
+{
+	struct pollfd fd = { s->fd, POLLIN, 0 };
+
+	return poll(&fd, 1, 0) > 0;
+}
+
 static void accept_clients(struct uapi_server *s, uint64_t now_ns)
 {
 	for (int i = 0; i < UAPI_CLIENTS_MAX; i++) {
 		int fd;
 
-		s->has_waiting = s->n_clients == UAPI_CLIENTS_MAX;
-		if (s->has_waiting && !make_room(s, now_ns))
+		/* Nobody loses his place unless there is somebody to take it. */
+		s->has_waiting = s->n_clients == UAPI_CLIENTS_MAX && somebody_waits(s);
+		if (s->n_clients == UAPI_CLIENTS_MAX && !(s->has_waiting && make_room(s, now_ns)))
 			return;
 		s->has_waiting = false;
 		fd = accept4(s->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
