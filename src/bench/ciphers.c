@@ -1,7 +1,7 @@
 /* Each contestant is a back end at one length. It seals the same batch of
- * packets over and over under new nonces, as a train is sealed. There is one
- * thread here, so that choosing a back end more than once is safe; it is done
- * before the window. */
+ * packets over and over under new nonces, as a train is sealed. An AEAD context
+ * keeps the back end under which it was made, so all are made first; there is
+ * one thread here, so that choosing more than once is safe. */
 #include "bench/ciphers.h"
 #include "base/clock.h"
 #include "bench/rounds.h"
@@ -27,6 +27,7 @@ struct cipher {
 	const struct cipher_case *what;
 	char id[REPORT_ID_MAX];
 	struct report *report;
+	struct aead *aead;
 	uint8_t *text; /* shared by all: CIPHER_BATCH slots */
 	uint64_t nonce; /* never the same twice under the key */
 	uint8_t key[CRYPTO_KEY];
@@ -36,16 +37,9 @@ static int turn(void *ctx, struct slice *s)
 {
 	struct cipher *c = ctx;
 	struct aead_job jobs[CIPHER_BATCH];
-	struct aead *aead;
 	uint64_t i;
 	size_t k;
-	int ret;
 
-	ret = crypto_init(c->what->name);
-	if (!ret)
-		ret = aead_create(&aead);
-	if (ret < 0)
-		return ret;
 	for (k = 0; k < CIPHER_BATCH; k++) {
 		jobs[k].text = c->text + k * SLOT;
 		jobs[k].len = c->what->len;
@@ -55,10 +49,9 @@ static int turn(void *ctx, struct slice *s)
 	for (i = 0; i < s->n; i++) {
 		for (k = 0; k < CIPHER_BATCH; k++)
 			jobs[k].counter = c->nonce++;
-		aead_seal(aead, c->key, jobs, CIPHER_BATCH);
+		aead_seal(c->aead, c->key, jobs, CIPHER_BATCH);
 	}
 	slice_end(s);
-	aead_destroy(aead);
 	return 0;
 }
 
@@ -83,6 +76,8 @@ static size_t gather(struct scene *s, uint8_t *text, struct cipher *ciphers, str
 		snprintf(c->id, sizeof(c->id), "aead_%s_%u_ns", cases[i].name, cases[i].len);
 		crypto_random(c->key, sizeof(c->key));
 		ret = crypto_init(cases[i].name);
+		if (!ret)
+			ret = aead_create(&c->aead);
 		if (ret < 0)
 			report_skip(s->report, c->id, "%s cannot run here: %s", cases[i].name,
 				strerror(-ret));
@@ -103,13 +98,16 @@ int ciphers_run(struct scene *s)
 	struct contestant contestants[ARRAY_LEN(cases)];
 	struct cipher ciphers[ARRAY_LEN(cases)];
 	uint8_t *text = calloc(CIPHER_BATCH, SLOT);
-	size_t n;
+	size_t i, n;
 	int ret;
 
 	if (!text)
 		return -ENOMEM;
 	n = gather(s, text, ciphers, contestants);
 	ret = rounds_run(&rounds, contestants, n);
+	for (i = 0; i < ARRAY_LEN(ciphers); i++)
+		aead_destroy(ciphers[i].aead);
+	crypto_wipe(ciphers, sizeof(ciphers));
 	free(text);
 	return ret;
 }

@@ -223,7 +223,7 @@ int handshakes_run(struct scene *s)
 {
 	struct rounds rounds = {
 		.warm_ns = 20 * NSEC_PER_MSEC,
-		.turn_ns = (s->is_quick ? 200 : 600) * NSEC_PER_MSEC,
+		.turn_ns = (s->is_quick ? 200 : 400) * NSEC_PER_MSEC,
 		.n = s->is_quick ? 3 : 9,
 		.progress = s->progress,
 	};

@@ -226,7 +226,7 @@ static int measure(struct scene *s, struct tunnels *t)
 {
 	struct rounds rounds = {
 		.warm_ns = 20 * NSEC_PER_MSEC,
-		.turn_ns = (s->is_quick ? 100 : 250) * NSEC_PER_MSEC,
+		.turn_ns = (s->is_quick ? 100 : 150) * NSEC_PER_MSEC,
 		.n = s->is_quick ? 3 : 9,
 		.progress = s->progress,
 	};
