@@ -44,7 +44,9 @@ struct tun {
  * negative errno (-EPERM: CAP_NET_ADMIN missing; -EBUSY; -ENOENT: no
  * /dev/net/tun). Non-blocking. */
 MUST_CHECK int tun_open(struct tun *t, const char *name, unsigned allowed);
-/* Take over an open TUN descriptor (WG_TUN_FD); it may lack vnet_hdr. */
+/* Take over an open TUN descriptor (WG_TUN_FD); it may lack vnet_hdr, and if it has
+ * it OFFLOAD_VNET is in force whatever is allowed. 0: fd is ours. Negative errno: it
+ * stays the caller's (-EINVAL: TAP, or made without IFF_NO_PI). */
 MUST_CHECK int tun_adopt(struct tun *t, int fd, unsigned allowed);
 void tun_close(struct tun *t);
 
@@ -94,7 +96,7 @@ struct udp_tx {
 	} control;
 };
 /* Fill tx for one train: iov is one contiguous run of messages of seg_len bytes
- * (the last may be shorter). seg_len 0 or >= the length: a single datagram.
+ * (the last may be shorter), at most 64 of them and 65507 bytes. seg_len 0 or >= the length: a single datagram.
  * tos: outer TOS / traffic class. mem must live until the send is done. */
 void udp_tx_fill(struct io_tx *tx, struct udp_tx *mem, const struct wg_endpoint *to,
 	struct iovec *iov, uint32_t seg_len, uint8_t tos);
@@ -208,7 +210,7 @@ struct netdev_event {
 };
 /* Watch the interface of a TUN, in whatever network namespace it is or goes to.
  * The descriptor (the same for ever) is readable at once for the initial state,
- * then on changes. */
+ * then on changes. t's descriptor must stay open as long. */
 MUST_CHECK int netdev_open(struct netdev **out, const struct tun *t);
 int netdev_fd(const struct netdev *d);
 /* Read what is pending; 1: *ev is new, 0: nothing for us, negative errno (-EPERM

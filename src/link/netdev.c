@@ -1,0 +1,352 @@
+/* The TUN's interface as rtnetlink shows it.
+ *
+ * The interface may be moved to another network namespace while we run, and is
+ * then out of a netlink socket's sight: the old namespace says RTM_DELLINK, as if
+ * it were gone. The TUN descriptor knows better (TUNGETIFF, and TUNGETDEVNETNS
+ * for the namespace), so a new socket is opened there, by a short-lived thread
+ * since setns() is for good. What others hold is the descriptor of an epoll set
+ * that has the current socket in it, so that it never changes.
+ *
+ * State is always asked for anew (RTM_GETLINK) when a socket is new or when it
+ * lost messages (ENOBUFS); the answer is a message like any other. */
+#include "link.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <libmnl/libmnl.h>
+#include <linux/if_tun.h>
+#include <linux/rtnetlink.h>
+#include <linux/sockios.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum {
+	ATTR_GSO_IPV4_MAX_SIZE = 63, /* IFLA_GSO_IPV4_MAX_SIZE, Linux 6.3 */
+	BUF_LEN = 32768,             /* the kernel's messages are no longer than this */
+	ACK_TIMEOUT_S = 2,
+};
+
+struct netdev {
+	int tun_fd; /* the caller's */
+	int epfd;
+	struct mnl_socket *nl; /* NULL: in a namespace that we may not enter */
+	struct mnl_socket *req; /* for requests with an answer; the same namespace */
+	int ifindex;
+	bool has_last;
+	struct netdev_event last;
+};
+
+/* ---- Opening sockets where the interface is. */
+
+struct opener {
+	int nsfd; /* -1: stay */
+	struct mnl_socket *nl, *req;
+	int err;
+};
+
+static struct mnl_socket *open_socket(unsigned groups, int flags)
+{
+	struct mnl_socket *nl = mnl_socket_open2(NETLINK_ROUTE, SOCK_CLOEXEC | flags);
+
+	if (nl && mnl_socket_bind(nl, groups, MNL_SOCKET_AUTOPID) < 0) {
+		int err = errno;
+
+		mnl_socket_close(nl);
+		errno = err;
+		return NULL;
+	}
+	return nl;
+}
+
+static void *run_opener(void *arg)
+{
+	struct opener *o = arg;
+
+	if (o->nsfd >= 0 && setns(o->nsfd, CLONE_NEWNET)) {
+		o->err = -errno;
+		return NULL;
+	}
+	o->nl = open_socket(RTMGRP_LINK, SOCK_NONBLOCK);
+	if (o->nl)
+		o->req = open_socket(0, 0);
+	if (!o->req) {
+		o->err = -errno;
+		if (o->nl)
+			mnl_socket_close(o->nl);
+	}
+	return NULL;
+}
+
+/* Are we in the namespace that nsfd stands for? */
+static bool is_own_namespace(int nsfd)
+{
+	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), own;
+	struct stat a, b;
+	bool is_own;
+
+	if (fd < 0)
+		return false;
+	own = ioctl(fd, SIOCGSKNS);
+	close(fd);
+	if (own < 0)
+		return false;
+	is_own = !fstat(own, &a) && !fstat(nsfd, &b) && a.st_ino == b.st_ino && a.st_dev == b.st_dev;
+	close(own);
+	return is_own;
+}
+
+/* must_know: it is not here, so that "likely here" will not do. */
+static int open_where_tun_is(const struct netdev *d, struct opener *o, bool must_know)
+{
+	pthread_t thread;
+	int ret;
+
+	*o = (struct opener){ .nsfd = ioctl(d->tun_fd, TUNGETDEVNETNS) };
+	if (o->nsfd < 0 && must_know)
+		return -EPERM;
+	/* Not told (before Linux 5.2, or no CAP_NET_ADMIN): it is likely here. */
+	if (o->nsfd < 0 || is_own_namespace(o->nsfd)) {
+		if (o->nsfd >= 0)
+			close(o->nsfd);
+		o->nsfd = -1;
+		run_opener(o);
+		return o->err;
+	}
+	ret = -pthread_create(&thread, NULL, run_opener, o);
+	if (!ret) {
+		pthread_join(thread, NULL);
+		ret = o->err;
+	}
+	close(o->nsfd);
+	return ret;
+}
+
+static void detach(struct netdev *d)
+{
+	if (d->nl)
+		mnl_socket_close(d->nl); /* leaves the epoll set by that */
+	if (d->req)
+		mnl_socket_close(d->req);
+	d->nl = NULL;
+	d->req = NULL;
+}
+
+/* ---- Messages. */
+
+static int ask_state(const struct netdev *d)
+{
+	char buf[256];
+	struct nlmsghdr *msg = mnl_nlmsg_put_header(buf);
+	struct ifinfomsg *info;
+	struct ifreq ifr = { 0 };
+
+	if (ioctl(d->tun_fd, TUNGETIFF, &ifr))
+		return -errno;
+	msg->nlmsg_type = RTM_GETLINK;
+	msg->nlmsg_flags = NLM_F_REQUEST;
+	info = mnl_nlmsg_put_extra_header(msg, sizeof(*info));
+	info->ifi_family = AF_UNSPEC;
+	if (d->ifindex)
+		info->ifi_index = d->ifindex;
+	else
+		mnl_attr_put_strz(msg, IFLA_IFNAME, ifr.ifr_name);
+	return mnl_socket_sendto(d->nl, msg, msg->nlmsg_len) < 0 ? -errno : 0;
+}
+
+/* Watch the interface where it is now. */
+static int attach(struct netdev *d, bool must_know)
+{
+	struct epoll_event ev = { .events = EPOLLIN };
+	struct opener o;
+	int ret = open_where_tun_is(d, &o, must_know);
+
+	if (ret)
+		return ret;
+	d->nl = o.nl;
+	d->req = o.req;
+	d->ifindex = 0;
+	if (epoll_ctl(d->epfd, EPOLL_CTL_ADD, mnl_socket_get_fd(d->nl), &ev))
+		ret = -errno;
+	if (!ret)
+		ret = ask_state(d);
+	if (ret)
+		detach(d);
+	return ret;
+}
+
+/* What a run of messages said. */
+struct news {
+	struct netdev *d;
+	struct netdev_event ev;
+	bool has_state, is_deleted;
+};
+
+static int on_attr(const struct nlattr *attr, void *data)
+{
+	struct news *n = data;
+
+	if (mnl_attr_get_type(attr) == IFLA_MTU && mnl_attr_validate(attr, MNL_TYPE_U32) >= 0)
+		n->ev.mtu = mnl_attr_get_u32(attr);
+	return MNL_CB_OK;
+}
+
+/* The answer to ask_state() is the one message addressed to us alone. */
+static bool is_answer(const struct nlmsghdr *msg)
+{
+	return msg->nlmsg_pid != 0;
+}
+
+static int on_message(const struct nlmsghdr *msg, void *data)
+{
+	const struct ifinfomsg *info = mnl_nlmsg_get_payload(msg);
+	struct news *n = data;
+
+	if (msg->nlmsg_len < mnl_nlmsg_size(sizeof(*info)))
+		return MNL_CB_OK;
+	/* AF_BRIDGE messages speak of ports, not of the interface. */
+	if (info->ifi_family != AF_UNSPEC)
+		return MNL_CB_OK;
+	if (msg->nlmsg_type == RTM_NEWLINK && !n->d->ifindex && is_answer(msg))
+		n->d->ifindex = info->ifi_index;
+	if (info->ifi_index != n->d->ifindex)
+		return MNL_CB_OK;
+	if (msg->nlmsg_type == RTM_DELLINK) {
+		n->is_deleted = true;
+		return MNL_CB_STOP;
+	}
+	if (msg->nlmsg_type != RTM_NEWLINK)
+		return MNL_CB_OK;
+	n->has_state = true;
+	n->ev.is_up = info->ifi_flags & IFF_UP;
+	mnl_attr_parse(msg, sizeof(*info), on_attr, n);
+	return MNL_CB_OK;
+}
+
+/* The interface left this namespace, or the world. */
+static int on_deleted(struct netdev *d, struct news *n)
+{
+	struct ifreq ifr = { 0 };
+
+	detach(d);
+	if (!ioctl(d->tun_fd, TUNGETIFF, &ifr))
+		return attach(d, true);
+	n->has_state = true;
+	n->ev.is_up = false;
+	n->ev.is_gone = true;
+	return 0;
+}
+
+/* Take in one datagram. 1: there may be more. 0: no more. Negative errno. */
+static int read_some(struct netdev *d, struct news *n)
+{
+	char buf[BUF_LEN];
+	ssize_t len = mnl_socket_recvfrom(d->nl, buf, sizeof(buf));
+	int ret;
+
+	if (len < 0 && errno == ENOBUFS) {
+		ret = ask_state(d);
+		/* Not there any more, and we missed the message that says so. */
+		return ret ? on_deleted(d, n) : 1;
+	}
+	if (len < 0)
+		return errno == EAGAIN ? 0 : errno == EINTR ? 1 : -errno;
+	ret = mnl_cb_run(buf, (size_t)len, 0, 0, on_message, n);
+	/* An error message answers ask_state(): no interface of that name or index here. */
+	if (n->is_deleted || (ret < 0 && errno == ENODEV)) {
+		n->is_deleted = false;
+		ret = on_deleted(d, n);
+		return ret ? ret : d->nl != NULL;
+	}
+	return 1;
+}
+
+static bool is_same(const struct netdev_event *a, const struct netdev_event *b)
+{
+	return a->is_up == b->is_up && a->is_gone == b->is_gone && a->mtu == b->mtu;
+}
+
+int netdev_read(struct netdev *d, struct netdev_event *ev)
+{
+	struct news n = { .d = d, .ev = d->last };
+	int ret = 1;
+
+	while (ret == 1 && d->nl)
+		ret = read_some(d, &n);
+	if (ret < 0)
+		return ret;
+	if (!n.has_state || (d->has_last && is_same(&n.ev, &d->last)))
+		return 0;
+	d->has_last = true;
+	d->last = n.ev;
+	*ev = n.ev;
+	return 1;
+}
+
+int netdev_open(struct netdev **out, const struct tun *t)
+{
+	struct netdev *d = calloc(1, sizeof(*d));
+	int ret;
+
+	if (!d)
+		return -ENOMEM;
+	d->tun_fd = t->fd;
+	d->epfd = epoll_create1(EPOLL_CLOEXEC);
+	ret = d->epfd < 0 ? -errno : attach(d, false);
+	if (ret) {
+		netdev_close(d);
+		return ret;
+	}
+	*out = d;
+	return 0;
+}
+
+int netdev_fd(const struct netdev *d)
+{
+	return d->epfd;
+}
+
+int netdev_set_gso_max(const struct netdev *d, unsigned bytes)
+{
+	struct timeval wait = { .tv_sec = ACK_TIMEOUT_S };
+	char buf[1024];
+	struct nlmsghdr *msg = mnl_nlmsg_put_header(buf);
+	struct ifinfomsg *info;
+	struct ifreq ifr = { 0 };
+	ssize_t len;
+
+	if (!d->req)
+		return -EPERM;
+	if (ioctl(d->tun_fd, TUNGETIFF, &ifr))
+		return -errno;
+	msg->nlmsg_type = RTM_NEWLINK;
+	msg->nlmsg_flags = NLM_F_REQUEST | NLM_F_ACK;
+	info = mnl_nlmsg_put_extra_header(msg, sizeof(*info));
+	info->ifi_family = AF_UNSPEC;
+	mnl_attr_put_strz(msg, IFLA_IFNAME, ifr.ifr_name);
+	mnl_attr_put_u32(msg, IFLA_GSO_MAX_SIZE, bytes);
+	/* Before Linux 6.3 the first governs both families and this is not known. */
+	mnl_attr_put_u32(msg, ATTR_GSO_IPV4_MAX_SIZE, bytes);
+	if (setsockopt(mnl_socket_get_fd(d->req), SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof(wait)) ||
+		mnl_socket_sendto(d->req, msg, msg->nlmsg_len) < 0)
+		return -errno;
+	len = mnl_socket_recvfrom(d->req, buf, sizeof(buf));
+	if (len < 0 || mnl_cb_run(buf, (size_t)len, 0, 0, NULL, NULL) < 0)
+		return -errno;
+	return 0;
+}
+
+void netdev_close(struct netdev *d)
+{
+	if (!d)
+		return;
+	detach(d);
+	if (d->epfd >= 0)
+		close(d->epfd);
+	free(d);
+}

@@ -1,0 +1,260 @@
+/* The TUN device: opening, and which offloads it has.
+ *
+ * Each offload is asked for by setting it (TUNSETOFFLOAD refuses a set with one
+ * flag that it does not know), from the full set downwards, so that a kernel
+ * without USO still gives TSO. See Linux Documentation/networking/tuntap.rst.
+ *
+ * A new interface is made with IFF_MULTI_QUEUE. That makes exclusion our own
+ * business: the kernel would let a second gateway attach to it as one more queue
+ * and take half of the flows, where a single-queue TUN says EBUSY. */
+#include "link.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <libmnl/libmnl.h>
+#include <linux/if_link.h>
+#include <linux/if_tun.h>
+#include <linux/rtnetlink.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+enum {
+	TUN_USO = 0x20 | 0x40, /* TUN_F_USO4 | TUN_F_USO6, Linux 6.2 */
+	TUN_TSO = TUN_F_TSO4 | TUN_F_TSO6,
+	VNET_HDR = sizeof(struct virtio_net_hdr),
+	TUN_OFFLOADS = OFFLOAD_VNET | OFFLOAD_CSUM | OFFLOAD_TSO | OFFLOAD_USO,
+	/* Frames that wait in the TUN while we are not scheduled. The kernel's 500
+	 * are 0.7 ms of small UDP packets at 700,000 a second, less than one time
+	 * slice of whoever has the CPU; 2048 are 3 ms. */
+	TXQ_DEFAULT = 500,
+	TXQ_LEN = 2048,
+};
+
+static const struct {
+	const char *name;
+	unsigned bit;
+} names[] = {
+	{ "vnet", OFFLOAD_VNET },
+	{ "csum", OFFLOAD_CSUM },
+	{ "tso", OFFLOAD_TSO },
+	{ "uso", OFFLOAD_USO },
+	{ "udp-gso", OFFLOAD_UDP_GSO },
+	{ "udp-gro", OFFLOAD_UDP_GRO },
+};
+
+unsigned offload_by_name(const char *name, size_t len)
+{
+	for (size_t i = 0; i < ARRAY_LEN(names); i++)
+		if (strlen(names[i].name) == len && !memcmp(names[i].name, name, len))
+			return names[i].bit;
+	return 0;
+}
+
+const char *offload_text(unsigned set, char out[64])
+{
+	size_t n = 0;
+
+	out[0] = 0;
+	for (size_t i = 0; i < ARRAY_LEN(names); i++)
+		if (set & names[i].bit)
+			n += (size_t)snprintf(out + n, 64 - n, "%s%s", n ? " " : "", names[i].name);
+	return out;
+}
+
+/* The best set that is both allowed and taken. */
+static unsigned probe_offloads(int fd, unsigned allowed)
+{
+	static const struct {
+		unsigned set, flags;
+	} tries[] = {
+		{ OFFLOAD_CSUM | OFFLOAD_TSO | OFFLOAD_USO, TUN_F_CSUM | TUN_TSO | TUN_USO },
+		{ OFFLOAD_CSUM | OFFLOAD_TSO, TUN_F_CSUM | TUN_TSO },
+		{ OFFLOAD_CSUM | OFFLOAD_USO, TUN_F_CSUM | TUN_USO },
+		{ OFFLOAD_CSUM, TUN_F_CSUM },
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(tries); i++)
+		if (!(tries[i].set & ~allowed) && !ioctl(fd, TUNSETOFFLOAD, tries[i].flags))
+			return tries[i].set;
+	/* A persistent interface may have kept what someone set before. */
+	ioctl(fd, TUNSETOFFLOAD, 0);
+	return 0;
+}
+
+static int set_offloads(struct tun *t, unsigned allowed, bool has_vnet)
+{
+	int len = VNET_HDR;
+
+	t->offloads = 0;
+	if (!has_vnet) {
+		/* Without a vnet header nothing could say what is missing. */
+		ioctl(t->fd, TUNSETOFFLOAD, 0);
+		return 0;
+	}
+	if (ioctl(t->fd, TUNSETVNETHDRSZ, &len))
+		return -errno;
+	t->offloads = OFFLOAD_VNET | probe_offloads(t->fd, allowed);
+	return 0;
+}
+
+/* A queue that somebody has set on purpose stays. Failure costs bursts only. */
+static void raise_queue_len(const struct tun *t)
+{
+	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	struct ifreq ifr = { 0 };
+
+	if (fd < 0)
+		return;
+	memcpy(ifr.ifr_name, t->name, IFNAMSIZ);
+	if (!ioctl(fd, SIOCGIFTXQLEN, &ifr) && ifr.ifr_qlen == TXQ_DEFAULT) {
+		ifr.ifr_qlen = TXQ_LEN;
+		ioctl(fd, SIOCSIFTXQLEN, &ifr);
+	}
+	close(fd);
+}
+
+static int attach(struct tun *t, const char *name, short flags)
+{
+	struct ifreq ifr = { .ifr_flags = flags };
+
+	memcpy(ifr.ifr_name, name, strlen(name));
+	if (ioctl(t->fd, TUNSETIFF, &ifr))
+		return -errno;
+	memcpy(t->name, ifr.ifr_name, IFNAMSIZ);
+	return 0;
+}
+
+/* Inside IFLA_LINKINFO: the number of attached queues in what the driver says. */
+static int find_queues(const struct nlattr *attr, void *data)
+{
+	const struct nlattr *in;
+	unsigned *n = data;
+
+	if (mnl_attr_get_type(attr) != IFLA_INFO_DATA)
+		return MNL_CB_OK;
+	mnl_attr_for_each_nested(in, attr)
+		if (mnl_attr_get_type(in) == IFLA_TUN_NUM_QUEUES &&
+			mnl_attr_validate(in, MNL_TYPE_U32) >= 0)
+			*n = mnl_attr_get_u32(in);
+	return MNL_CB_STOP;
+}
+
+static int find_info(const struct nlattr *attr, void *data)
+{
+	if (mnl_attr_get_type(attr) != IFLA_LINKINFO)
+		return MNL_CB_OK;
+	return mnl_attr_parse_nested(attr, find_queues, data);
+}
+
+static int on_link(const struct nlmsghdr *msg, void *data)
+{
+	mnl_attr_parse(msg, sizeof(struct ifinfomsg), find_info, data);
+	return MNL_CB_STOP;
+}
+
+/* Descriptors that are attached to a multi-queue TUN; 0 when that cannot be known. */
+static unsigned count_queues(const char *name)
+{
+	struct mnl_socket *nl = mnl_socket_open2(NETLINK_ROUTE, SOCK_CLOEXEC);
+	char buf[8192]; /* MNL_SOCKET_BUFFER_SIZE is no constant */
+	struct nlmsghdr *msg = mnl_nlmsg_put_header(buf);
+	struct ifinfomsg *info;
+	unsigned n = 0;
+	ssize_t len;
+
+	if (!nl)
+		return 0;
+	msg->nlmsg_type = RTM_GETLINK;
+	msg->nlmsg_flags = NLM_F_REQUEST;
+	info = mnl_nlmsg_put_extra_header(msg, sizeof(*info));
+	info->ifi_family = AF_UNSPEC;
+	mnl_attr_put_strz(msg, IFLA_IFNAME, name);
+	if (!mnl_socket_bind(nl, 0, MNL_SOCKET_AUTOPID) &&
+		mnl_socket_sendto(nl, msg, msg->nlmsg_len) > 0) {
+		len = mnl_socket_recvfrom(nl, buf, sizeof(buf));
+		if (len > 0)
+			mnl_cb_run(buf, (size_t)len, 0, 0, on_link, &n);
+	}
+	mnl_socket_close(nl);
+	return n;
+}
+
+/* Make the interface, or else attach to one that was made persistent. */
+static int make_or_attach(struct tun *t, const char *name, short flags)
+{
+	int ret = attach(t, name, (short)(flags | IFF_MULTI_QUEUE | IFF_TUN_EXCL));
+
+	t->is_multi_queue = true;
+	if (ret != -EBUSY)
+		return ret;
+	/* It exists. EINVAL here: it is multi-queue, or no TUN at all. */
+	t->is_multi_queue = false;
+	ret = attach(t, name, flags);
+	if (ret != -EINVAL)
+		return ret;
+	if (count_queues(name))
+		return -EBUSY;
+	t->is_multi_queue = true;
+	return attach(t, name, (short)(flags | IFF_MULTI_QUEUE));
+}
+
+int tun_open(struct tun *t, const char *name, unsigned allowed)
+{
+	bool has_vnet = allowed & OFFLOAD_VNET;
+	int ret;
+
+	memset(t, 0, sizeof(*t));
+	t->fd = -1;
+	if (strlen(name) >= IFNAMSIZ)
+		return -ENAMETOOLONG;
+	t->fd = open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC);
+	if (t->fd < 0)
+		return -errno;
+	ret = make_or_attach(t, name, (short)(IFF_TUN | IFF_NO_PI | (has_vnet ? IFF_VNET_HDR : 0)));
+	if (ret)
+		goto close_fd;
+	ret = set_offloads(t, allowed, has_vnet);
+	if (ret)
+		goto close_fd;
+	raise_queue_len(t);
+	return 0;
+
+close_fd:
+	tun_close(t);
+	return ret;
+}
+
+int tun_adopt(struct tun *t, int fd, unsigned allowed)
+{
+	struct ifreq ifr = { 0 };
+	int flags, ret;
+
+	memset(t, 0, sizeof(*t));
+	t->fd = -1;
+	if (ioctl(fd, TUNGETIFF, &ifr))
+		return -errno;
+	/* Packets without IFF_NO_PI carry four more bytes, TAP an Ethernet header. */
+	if (!(ifr.ifr_flags & IFF_TUN) || !(ifr.ifr_flags & IFF_NO_PI))
+		return -EINVAL;
+	flags = fcntl(fd, F_GETFL);
+	if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK))
+		return -errno;
+	fcntl(fd, F_SETFD, FD_CLOEXEC);
+	memcpy(t->name, ifr.ifr_name, IFNAMSIZ);
+	t->is_multi_queue = ifr.ifr_flags & IFF_MULTI_QUEUE;
+	t->fd = fd;
+	/* The vnet header is there or not: `allowed` cannot take it away. */
+	ret = set_offloads(t, allowed, ifr.ifr_flags & IFF_VNET_HDR);
+	if (ret)
+		t->fd = -1;
+	return ret;
+}
+
+void tun_close(struct tun *t)
+{
+	if (t->fd >= 0)
+		close(t->fd);
+	t->fd = -1;
+}
