@@ -1,0 +1,533 @@
+/* penstock gateway: start and end, and the control thread. It owns the
+ * configuration: what wg(8) sets, what netlink says of the interface, which
+ * sockets are open. Sockets exist while the interface is up, as in Linux.
+ *
+ * Order of the start: into the background (daemon.h), helper process
+ * (privhelper.h), then everything that needs a privilege (TUN, configuration
+ * socket, netlink), then all capabilities are dropped, then threads start. */
+#include "gateway/gateway.h"
+#include "base/clock.h"
+#include "base/sandbox.h"
+#include "crypto/crypto.h"
+#include "gateway/conf.h"
+#include "gateway/daemon.h"
+#include "gateway/handshaker.h"
+#include "gateway/privhelper.h"
+#include "gateway/uapi_server.h"
+#include "gateway/worker.h"
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/capability.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+enum {
+	EXIT_WORLD = 1,
+	POLLFDS_OWN = 2, /* signals, netlink */
+	UDP_PAYLOAD_MAX = 65507,
+	TRAIN_SEGMENTS = 64,
+	IP_TCP_HEADERS = 40, /* smallest: the largest payload per segment */
+	/* Linux keeps this much of gso_max_size for headers (MAX_TCP_HEADER + 1). */
+	GSO_HEADERS = 321,
+	GSO_MIN = 4096,
+	GSO_MAX = 65536,
+};
+
+struct gateway {
+	const struct gateway_options *o;
+	struct daemon daemon;
+	struct privhelper priv;
+	struct tun tun;
+	struct netdev *netdev;
+	struct uapi_server *uapi;
+	struct wg *wg;
+	const struct engine_ops *ops;
+	struct queue handshakes;
+	struct handshaker *handshaker;
+	struct worker *worker;
+	int signals;
+	bool is_leaving;
+
+	/* configuration, as wg(8) sees it */
+	uint16_t listen_port; /* 0: any */
+	uint32_t fwmark;
+	bool is_up;
+	unsigned mtu;
+	struct udp udp;
+	bool has_udp;
+};
+
+/* ---- What the state machine asks for. */
+
+static void op_send(void *ctx, const struct wg_endpoint *to, uint8_t *msg, size_t len,
+	enum wg_msg_kind kind)
+{
+	handshaker_send(((struct gateway *)ctx)->handshaker, to, msg, len, kind);
+}
+
+static void op_wake(void *ctx)
+{
+	handshaker_wake(((struct gateway *)ctx)->handshaker);
+}
+
+static const struct wg_ops wg_hooks = {
+	.send = op_send,
+	.wake = op_wake,
+	.limit_key = endpoint_limit_key,
+};
+
+/* ---- Sockets. */
+
+/* From now on u is in use; the former sockets are closed. */
+static void use_sockets(struct gateway *g, const struct udp *u, bool is_open)
+{
+	static const struct udp none = { .data = { -1, -1 }, .handshake = { -1, -1 } };
+	struct udp old = g->udp;
+	bool was_open = g->has_udp;
+
+	g->udp = is_open ? *u : none;
+	g->has_udp = is_open;
+	handshaker_set_sockets(g->handshaker, &g->udp);
+	worker_set_sockets(g->worker, g->udp.data, g->udp.offloads);
+	if (was_open)
+		udp_close(&old);
+}
+
+static int open_sockets(struct gateway *g, uint16_t port, uint32_t fwmark, struct udp *out)
+{
+	int ret = privhelper_udp_open(&g->priv, port, fwmark, g->o->offloads, out);
+
+	if (ret)
+		log_line(LOG_ERROR, "cannot open UDP port %u: %s%s%s", port, strerror(-ret),
+			ret == -EACCES ? "; " : "",
+			ret == -EACCES ? sandbox_hint(CAP_NET_BIND_SERVICE) : "");
+	return ret;
+}
+
+static void go_up(struct gateway *g)
+{
+	struct udp u;
+
+	if (!g->has_udp) {
+		if (open_sockets(g, g->listen_port, g->fwmark, &u))
+			return; /* stays down; a new port or down and up tries again */
+		use_sockets(g, &u, true);
+	}
+	log_line(LOG_INFO, "up, listening on port %u", g->udp.port);
+	wg_set_up(g->wg, true, clock_now_ns());
+}
+
+static void go_down(struct gateway *g)
+{
+	wg_set_up(g->wg, false, clock_now_ns());
+	if (g->has_udp)
+		use_sockets(g, NULL, false);
+	log_line(LOG_INFO, "down");
+}
+
+/* ---- Configuration requests. */
+
+static void log_moved(void *ctx, const struct prefix *net)
+{
+	char text[ADDR_TEXT_MAX];
+
+	log_line(LOG_WARN, "allowed IP %s moved from one peer to another", prefix_text(net, text));
+}
+
+/* Everything that can fail comes first; then the change is applied whole. */
+static int apply(void *ctx, struct gateway_change *c)
+{
+	struct gateway *g = ctx;
+	uint16_t port = c->has_listen_port ? c->listen_port : g->listen_port;
+	uint32_t mark = c->has_fwmark ? c->fwmark : g->fwmark;
+	/* The port that is set already, or the one we got when any would do. */
+	bool wants_port = port != g->listen_port && port != (g->has_udp ? g->udp.port : 0);
+	bool opens = g->is_up && (wants_port || !g->has_udp);
+	bool marks = !opens && g->has_udp && mark != g->fwmark;
+	struct udp u;
+	int ret;
+
+	if (opens) {
+		ret = open_sockets(g, port, mark, &u);
+		if (ret)
+			return ret;
+	}
+	if (marks) {
+		ret = privhelper_udp_mark(&g->priv, &g->udp, mark);
+		if (ret) {
+			log_line(LOG_ERROR, "cannot set fwmark: %s", strerror(-ret));
+			return ret;
+		}
+	}
+	ret = wg_apply(g->wg, &c->wg, clock_now_ns(), clock_wall_ns(), log_moved, NULL);
+	if (ret) {
+		log_line(LOG_ERROR, "cannot apply the configuration: %s", strerror(-ret));
+		if (opens)
+			udp_close(&u);
+		if (marks && privhelper_udp_mark(&g->priv, &g->udp, g->fwmark))
+			log_line(LOG_ERROR, "the former fwmark cannot be set again");
+		return ret;
+	}
+	g->listen_port = port;
+	g->fwmark = mark;
+	if (opens) {
+		use_sockets(g, &u, true);
+		wg_set_up(g->wg, true, clock_now_ns());
+	}
+	return 0;
+}
+
+static int get(void *ctx, struct uapi_text *out)
+{
+	struct gateway *g = ctx;
+	uint64_t drops[WORKER_DROP_N] = { 0 };
+
+	worker_drops(g->worker, drops);
+	for (unsigned i = 0; i < WORKER_DROP_N; i++)
+		if (drops[i])
+			uapi_put(out, "drop_%s=%llu\n", worker_drop_key(i),
+				(unsigned long long)drops[i]);
+	return uapi_put_all(out, g->wg, g->has_udp ? g->udp.port : g->listen_port, g->fwmark);
+}
+
+static const struct uapi_server_ops uapi_hooks = { .apply = apply, .get = get };
+
+static int load_config(struct gateway *g, struct gateway_change *c)
+{
+	struct conf_error err;
+	int ret = conf_read(c, g->o->config, conf_resolve, &err);
+
+	if (ret)
+		log_line(LOG_ERROR, "%s", err.text);
+	return ret;
+}
+
+/* ---- The interface as netlink shows it. */
+
+/* A superframe should become one train: as many segments of a full-sized packet
+ * as one UDP_SEGMENT send takes. */
+static void fit_superframes(struct gateway *g)
+{
+	unsigned n = UDP_PAYLOAD_MAX / (g->mtu + WGMSG_DATA_MIN), len;
+	int ret;
+
+	if (!(g->tun.offloads & OFFLOAD_TSO) || g->mtu <= IP_TCP_HEADERS)
+		return;
+	if (n > TRAIN_SEGMENTS)
+		n = TRAIN_SEGMENTS;
+	len = n * (g->mtu - IP_TCP_HEADERS) + GSO_HEADERS;
+	if (len > GSO_MAX)
+		len = GSO_MAX;
+	if (len < GSO_MIN)
+		return;
+	ret = privhelper_set_gso_max(&g->priv, &g->tun, len);
+	if (ret)
+		log_line(LOG_DEBUG, "gso_max_size stays: %s", strerror(-ret));
+}
+
+static void take_netdev_event(struct gateway *g)
+{
+	struct netdev_event ev;
+	int ret = netdev_read(g->netdev, &ev);
+
+	if (ret < 0)
+		log_line(LOG_WARN, "the interface cannot be followed: %s", strerror(-ret));
+	if (ret <= 0)
+		return;
+	if (ev.is_gone) {
+		log_line(LOG_INFO, "the interface was deleted");
+		g->is_leaving = true;
+		return;
+	}
+	if (ev.mtu != g->mtu) {
+		g->mtu = ev.mtu;
+		wg_set_mtu(g->wg, ev.mtu);
+		fit_superframes(g);
+	}
+	if (ev.is_up != g->is_up) {
+		g->is_up = ev.is_up;
+		if (ev.is_up)
+			go_up(g);
+		else
+			go_down(g);
+	}
+}
+
+/* ---- Start. */
+
+static int open_interface(struct gateway *g)
+{
+	const struct gateway_options *o = g->o;
+	int ret = o->tun_fd >= 0 ? tun_adopt(&g->tun, o->tun_fd, o->offloads) :
+				   tun_open(&g->tun, o->ifname, o->offloads);
+
+	if (!ret)
+		return 0;
+	if (ret == -EPERM)
+		log_line(LOG_ERROR, "cannot create the interface: %s", sandbox_hint(CAP_NET_ADMIN));
+	else if (ret == -EBUSY)
+		log_line(LOG_ERROR, "cannot create the interface: the name is in use");
+	else if (ret == -ENOENT)
+		log_line(LOG_ERROR, "cannot create the interface: there is no /dev/net/tun");
+	else
+		log_line(LOG_ERROR, "cannot create the interface: %s", strerror(-ret));
+	return ret;
+}
+
+static int open_config_socket(struct gateway *g)
+{
+	char path[UAPI_PATH_MAX];
+	int ret;
+
+	if (g->o->uapi_fd >= 0) {
+		ret = uapi_server_adopt(&g->uapi, g->o->uapi_fd, &uapi_hooks, g);
+		if (ret)
+			log_line(LOG_ERROR, "WG_UAPI_FD: not a listening UNIX stream socket");
+		return ret;
+	}
+	uapi_socket_path(path, g->tun.name);
+	ret = uapi_server_open(&g->uapi, path, &uapi_hooks, g);
+	if (ret)
+		log_line(LOG_ERROR, "cannot open %s: %s", path,
+			ret == -EADDRINUSE ? "another gateway answers there" : strerror(-ret));
+	return ret;
+}
+
+static int open_device(struct gateway *g)
+{
+	struct wg_config cfg = { .ops = &wg_hooks, .ctx = g, .n_workers = 1 };
+	int ret = crypto_init(g->o->aead);
+
+	if (ret) {
+		log_line(LOG_ERROR, "AEAD back end %s cannot run here",
+			g->o->aead ? g->o->aead : "auto");
+		return ret;
+	}
+	crypto_random(cfg.index_key, sizeof(cfg.index_key));
+	crypto_random(&cfg.seed, sizeof(cfg.seed));
+	ret = wg_create(&g->wg, &cfg);
+	if (ret)
+		log_line(LOG_ERROR, "cannot make the device: %s", strerror(-ret));
+	return ret;
+}
+
+static void handshake_ready(void *ctx)
+{
+	op_wake(ctx);
+}
+
+static int open_threads(struct gateway *g)
+{
+	struct worker_config cfg = { .id = 0, .wg = g->wg, .tun_fd = g->tun.fd,
+		.handshakes = &g->handshakes, .handshake_ready = handshake_ready, .ctx = g };
+	int ret = engine_pick(&g->ops, g->o->engine);
+
+	if (ret) {
+		log_line(LOG_ERROR, "engine %s cannot run here: %s", g->o->engine, strerror(-ret));
+		return ret;
+	}
+	cfg.ops = g->ops;
+	cfg.offloads = g->tun.offloads | (g->o->offloads & (OFFLOAD_UDP_GSO | OFFLOAD_UDP_GRO));
+	ret = queue_init(&g->handshakes, HANDSHAKE_QUEUE, sizeof(struct handshake_item));
+	if (!ret)
+		ret = handshaker_create(&g->handshaker, &g->handshakes);
+	if (!ret)
+		ret = worker_create(&g->worker, &cfg);
+	if (ret)
+		log_line(LOG_ERROR, "cannot make the workers: %s", strerror(-ret));
+	return ret;
+}
+
+static int open_signals(struct gateway *g)
+{
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGINT);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGHUP);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	signal(SIGPIPE, SIG_IGN);
+	g->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+	return g->signals < 0 ? -errno : 0;
+}
+
+/* Everything that needs a privilege, a file or the network's state. */
+static int open_all(struct gateway *g)
+{
+	int ret = open_signals(g);
+
+	if (!ret)
+		ret = sandbox_no_dumps();
+	if (!ret)
+		ret = privhelper_start(&g->priv);
+	if (ret) {
+		log_line(LOG_ERROR, "cannot start: %s", strerror(-ret));
+		return ret;
+	}
+	ret = open_interface(g);
+	if (!ret)
+		ret = open_device(g);
+	if (!ret)
+		ret = open_threads(g);
+	if (ret)
+		return ret;
+	ret = netdev_open(&g->netdev, &g->tun);
+	if (ret) {
+		log_line(LOG_ERROR, "cannot follow the interface: %s", strerror(-ret));
+		return ret;
+	}
+	ret = open_config_socket(g);
+	if (ret)
+		return ret;
+	ret = sandbox_drop_all();
+	if (ret)
+		log_line(LOG_ERROR, "cannot drop privileges: %s", strerror(-ret));
+	return ret;
+}
+
+static int start_threads(struct gateway *g)
+{
+	int ret = handshaker_start(g->handshaker, g->wg);
+
+	if (!ret)
+		ret = worker_start(g->worker);
+	if (ret)
+		log_line(LOG_ERROR, "cannot start a thread: %s", strerror(-ret));
+	return ret;
+}
+
+static void close_all(struct gateway *g)
+{
+	worker_stop(g->worker);
+	handshaker_stop(g->handshaker);
+	uapi_server_close(g->uapi);
+	worker_destroy(g->worker);
+	wg_destroy(g->wg);
+	handshaker_destroy(g->handshaker);
+	queue_fini(&g->handshakes);
+	if (g->has_udp)
+		udp_close(&g->udp);
+	netdev_close(g->netdev);
+	tun_close(&g->tun);
+	if (g->signals >= 0)
+		close(g->signals);
+	if (privhelper_stop(&g->priv))
+		log_line(LOG_WARN, "the helper process did not end well");
+}
+
+/* ---- The control thread's loop. */
+
+static void take_signal(struct gateway *g)
+{
+	struct signalfd_siginfo info;
+	struct gateway_change c;
+
+	if (read(g->signals, &info, sizeof(info)) != sizeof(info))
+		return;
+	if (info.ssi_signo != SIGHUP || !g->o->config) {
+		g->is_leaving = true;
+		return;
+	}
+	/* SIGHUP reads the file again. What is wrong in it is logged, and nothing changes. */
+	if (load_config(g, &c))
+		return;
+	if (apply(g, &c) == 0)
+		log_line(LOG_INFO, "%s read again", g->o->config);
+	gateway_change_fini(&c);
+}
+
+static int poll_timeout_ms(uint64_t deadline_ns, uint64_t now_ns)
+{
+	if (deadline_ns == UINT64_MAX)
+		return -1;
+	if (deadline_ns <= now_ns)
+		return 0;
+	return (int)((deadline_ns - now_ns + NSEC_PER_MSEC - 1) / NSEC_PER_MSEC);
+}
+
+static void control_loop(struct gateway *g)
+{
+	struct pollfd fds[POLLFDS_OWN + UAPI_POLLFDS_MAX];
+
+	while (!g->is_leaving) {
+		size_t n;
+
+		fds[0] = (struct pollfd){ g->signals, POLLIN, 0 };
+		fds[1] = (struct pollfd){ netdev_fd(g->netdev), POLLIN, 0 };
+		n = uapi_server_pollfds(g->uapi, fds + POLLFDS_OWN, UAPI_POLLFDS_MAX);
+		if (poll(fds, POLLFDS_OWN + n,
+			    poll_timeout_ms(uapi_server_deadline(g->uapi), clock_now_ns())) < 0 &&
+			errno != EINTR)
+			return;
+		if (fds[0].revents)
+			take_signal(g);
+		if (fds[1].revents)
+			take_netdev_event(g);
+		uapi_server_run(g->uapi, fds + POLLFDS_OWN, n, clock_now_ns());
+		if (uapi_server_is_unlinked(g->uapi)) {
+			log_line(LOG_INFO, "the configuration socket was removed");
+			g->is_leaving = true;
+		}
+	}
+}
+
+static void announce(const struct gateway *g)
+{
+	char text[64];
+
+	log_line(LOG_INFO, "interface %s, engine %s, AEAD %s, offloads: %s", g->tun.name, g->ops->name,
+		crypto_aead_name(), offload_text(worker_offloads(g->worker), text));
+}
+
+/* Returns 0 when it ran and was told to stop. */
+static int run(struct gateway *g)
+{
+	struct gateway_change c;
+	int ret = open_all(g);
+
+	if (ret)
+		return ret;
+	if (g->o->config) {
+		ret = load_config(g, &c);
+		if (ret)
+			return ret;
+		ret = apply(g, &c);
+		gateway_change_fini(&c);
+		if (ret)
+			return ret;
+	}
+	ret = start_threads(g);
+	if (ret)
+		return ret;
+	announce(g);
+	ret = daemon_ready(&g->daemon);
+	if (ret)
+		return ret;
+	control_loop(g);
+	return 0;
+}
+
+int gateway_main(const struct gateway_options *o)
+{
+	struct gateway g = { .o = o, .daemon.fd = -1, .priv.fd = -1, .tun.fd = -1, .signals = -1 };
+	int ret = 0;
+
+	g.udp = (struct udp){ .data = { -1, -1 }, .handshake = { -1, -1 } };
+	log_setup(o->log_level, o->ifname);
+	if (o->is_daemon)
+		ret = daemon_start(&g.daemon);
+	if (ret) {
+		log_line(LOG_ERROR, "cannot go into the background: %s", strerror(-ret));
+		return EXIT_WORLD;
+	}
+	ret = run(&g);
+	close_all(&g);
+	if (!ret)
+		return 0;
+	daemon_fail(&g.daemon, EXIT_WORLD);
+	return EXIT_WORLD;
+}
