@@ -183,7 +183,7 @@ static int resolve_endpoint(struct parser *p, const char *v, struct ipport *addr
 static int set_endpoint(struct parser *p, const char *v)
 {
 	struct wg_peer_change *peer = gateway_change_peer(p->c);
-	struct ipport addr;
+	struct ipport addr = { 0 };
 	int ret = ipport_parse(&addr, v, strlen(v));
 
 	if (ret)
