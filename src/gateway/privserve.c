@@ -13,7 +13,7 @@
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <linux/if_tun.h>
-#include <linux/rtnetlink.h>
+#include <linux/netlink.h>
 #include <netinet/in.h>
 #include <sched.h>
 #include <signal.h>
@@ -188,87 +188,42 @@ static int place_enter(struct place *p, int tun_fd)
 	return ret < 0 ? ret : -ENODEV;
 }
 
-static int netlink_socket(int flags)
-{
-	int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | flags, NETLINK_ROUTE);
-
-	return fd < 0 ? -errno : fd;
-}
-
 /* The socket is no privilege by itself: netlink(7) asks for the capability of the
  * opener and of the sender, and the gateway has none. */
 int priv_netlink_open(int tun_fd, int *out, unsigned *ifindex)
 {
-	struct place p;
-	int fd, ret = place_enter(&p, tun_fd);
+	struct place p = { .own_ns = -1 };
+	int fd, err, ret = place_enter(&p, tun_fd);
 
 	if (ret < 0)
 		return ret;
-	fd = netlink_socket(SOCK_NONBLOCK);
+	fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE);
+	err = fd < 0 ? -errno : 0;
 	ret = place_leave(&p);
-	if (ret < 0 || fd < 0) {
+	if (ret < 0 || err < 0) {
 		if (fd >= 0)
 			close(fd);
-		return ret < 0 ? ret : fd;
+		return ret < 0 ? ret : err;
 	}
 	*out = fd;
 	*ifindex = p.ifindex;
 	return 0;
 }
 
-/* RTM_NEWLINK for an interface that exists, with one attribute; wait for the answer. */
-static int request_gso_max(int fd, unsigned ifindex, uint32_t bytes)
-{
-	struct {
-		struct nlmsghdr hdr;
-		struct ifinfomsg info;
-		struct rtattr attr;
-		uint32_t bytes;
-	} req = {
-		.hdr = { .nlmsg_len = sizeof(req),
-			.nlmsg_type = RTM_NEWLINK,
-			.nlmsg_flags = NLM_F_REQUEST | NLM_F_ACK,
-			.nlmsg_seq = 1 },
-		.info = { .ifi_family = AF_UNSPEC, .ifi_index = (int)ifindex },
-		.attr = { .rta_len = RTA_LENGTH(sizeof(uint32_t)), .rta_type = IFLA_GSO_MAX_SIZE },
-		.bytes = bytes,
-	};
-	struct {
-		struct nlmsghdr hdr;
-		struct nlmsgerr err;
-		char rest[256]; /* an extended text that we do not read */
-	} ack;
-	const struct timeval limit = { .tv_sec = 1 };
-	ssize_t len;
-
-	if (setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)) < 0)
-		return -errno;
-	if (send(fd, &req, sizeof(req), 0) < 0)
-		return -errno;
-	len = recv(fd, &ack, sizeof(ack), 0);
-	if (len < 0)
-		return -errno;
-	if ((size_t)len < sizeof(ack.hdr) + sizeof(ack.err) || ack.hdr.nlmsg_type != NLMSG_ERROR)
-		return -EPROTO;
-	return ack.err.error;
-}
-
 int priv_set_gso_max(int tun_fd, uint32_t bytes)
 {
-	struct place p;
-	int fd, ret, back;
+	const struct tun t = { .fd = tun_fd };
+	struct netdev *d;
+	int ret;
 
-	if (bytes < PRIV_GSO_MIN || bytes > PRIV_GSO_MAX)
+	if (!is_tun(tun_fd) || bytes < PRIV_GSO_MIN || bytes > PRIV_GSO_MAX)
 		return -EINVAL;
-	ret = place_enter(&p, tun_fd);
+	ret = netdev_open(&d, &t);
 	if (ret < 0)
 		return ret;
-	fd = netlink_socket(0);
-	ret = fd < 0 ? fd : request_gso_max(fd, p.ifindex, bytes);
-	if (fd >= 0)
-		close(fd);
-	back = place_leave(&p);
-	return back < 0 ? back : ret;
+	ret = netdev_set_gso_max(d, bytes);
+	netdev_close(d);
+	return ret;
 }
 
 /* ---- Requests */

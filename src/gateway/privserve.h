@@ -59,9 +59,10 @@ MUST_CHECK int priv_send(
  * -EBADMSG for another length or too many descriptors (all closed); negative errno. */
 MUST_CHECK int priv_recv(int sock, void *msg, size_t len, struct priv_fds *fds);
 
-/* The work of PRIV_NETDEV_OPEN and PRIV_SET_GSO_MAX in this process.
- * -ENOTRECOVERABLE: the thread is left in the TUN's namespace. */
+/* The work of PRIV_NETDEV_OPEN, in this process. -ENOTRECOVERABLE: the thread is
+ * left in the TUN's namespace. */
 MUST_CHECK int priv_netlink_open(int tun_fd, int *out, unsigned *ifindex);
+/* The work of PRIV_SET_GSO_MAX, in this process. */
 MUST_CHECK int priv_set_gso_max(int tun_fd, uint32_t bytes);
 
 /* The life of the helper: drop what it does not need, say "ready" on sock, serve
