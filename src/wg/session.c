@@ -41,6 +41,8 @@ static void add_initiated(struct wg_peer *p, struct keypair *kp)
 {
 	struct keypair *old = current_of(p);
 
+	/* First: what is freed below must not be found any more. */
+	rcu_publish(p->current, kp);
 	keypair_end(p->wg, p->previous);
 	if (p->following) {
 		/* They answered us and started one of their own: the newer stays. */
@@ -50,7 +52,6 @@ static void add_initiated(struct wg_peer *p, struct keypair *kp)
 	} else {
 		p->previous = old;
 	}
-	rcu_publish(p->current, kp);
 }
 
 static void add_answered(struct wg_peer *p, struct keypair *kp)
