@@ -19,7 +19,8 @@ static void seal(uint8_t *dst, const uint8_t *src, size_t len, const uint8_t *ad
 {
 	EVP_CIPHER_CTX *ctx = ossl_mine()->aead;
 	OSSL_PARAM get_tag[2] = {
-		OSSL_PARAM_construct_octet_string(OSSL_CIPHER_PARAM_AEAD_TAG, dst + len, CRYPTO_TAG),
+		OSSL_PARAM_construct_octet_string(
+			OSSL_CIPHER_PARAM_AEAD_TAG, dst + len, CRYPTO_TAG),
 		OSSL_PARAM_construct_end(),
 	};
 	int n = 0;
@@ -47,8 +48,8 @@ static bool open(uint8_t *dst, const uint8_t *src, size_t len, const uint8_t *ad
 
 	if (len < CRYPTO_TAG || len > INT_MAX || ad_len > INT_MAX)
 		return false;
-	set_tag[0] = OSSL_PARAM_construct_octet_string(OSSL_CIPHER_PARAM_AEAD_TAG,
-		(void *)(uintptr_t)(src + text_len), CRYPTO_TAG);
+	set_tag[0] = OSSL_PARAM_construct_octet_string(
+		OSSL_CIPHER_PARAM_AEAD_TAG, (void *)(uintptr_t)(src + text_len), CRYPTO_TAG);
 	set_tag[1] = OSSL_PARAM_construct_end();
 	ossl_must(EVP_CipherInit_ex2(ctx, NULL, key, nonce, 0, NULL));
 	ossl_must(EVP_CIPHER_CTX_set_params(ctx, set_tag));

@@ -66,7 +66,8 @@ static bool seal_text(EVP_CIPHER_CTX *ctx, const uint8_t *nonce, const uint8_t *
 	/* An update of no bytes may count as an error, so none is made. */
 	return EVP_CipherInit_ex2(ctx, NULL, NULL, nonce, 1, NULL) == 1 &&
 		(!ad_len || EVP_CipherUpdate(ctx, NULL, &len, ad, (int)ad_len) == 1) &&
-		(!job->len || EVP_CipherUpdate(ctx, job->text, &len, job->text, (int)job->len) == 1) &&
+		(!job->len ||
+			EVP_CipherUpdate(ctx, job->text, &len, job->text, (int)job->len) == 1) &&
 		EVP_CipherFinal_ex(ctx, job->text + job->len, &len) == 1 &&
 		EVP_CIPHER_CTX_get_params(ctx, get_tag) == 1;
 }
@@ -81,7 +82,8 @@ static bool open_text(EVP_CIPHER_CTX *ctx, const uint8_t *nonce, struct aead_job
 
 	return EVP_CipherInit_ex2(ctx, NULL, NULL, nonce, 0, NULL) == 1 &&
 		EVP_CIPHER_CTX_set_params(ctx, set_tag) == 1 &&
-		(!job->len || EVP_CipherUpdate(ctx, job->text, &len, job->text, (int)job->len) == 1) &&
+		(!job->len ||
+			EVP_CipherUpdate(ctx, job->text, &len, job->text, (int)job->len) == 1) &&
 		EVP_CipherFinal_ex(ctx, job->text + job->len, &len) == 1;
 }
 

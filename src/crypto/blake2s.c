@@ -28,9 +28,10 @@ void blake2s(uint8_t out[CRYPTO_HASH], const struct span *in, size_t n)
 	ossl_must(EVP_DigestFinal_ex(ctx, out, NULL));
 }
 
-void blake2s_mac(uint8_t out[MAC_LEN], const uint8_t *key, size_t key_len, const struct span *in,
-	size_t n)
+void blake2s_mac(
+	uint8_t out[MAC_LEN], const uint8_t *key, size_t key_len, const struct span *in, size_t n)
 {
+	static const uint8_t zero[CRYPTO_HASH];
 	EVP_MAC_CTX *ctx = ossl_mine()->mac;
 	size_t size = MAC_LEN, len, i;
 	OSSL_PARAM params[2] = {
@@ -44,6 +45,7 @@ void blake2s_mac(uint8_t out[MAC_LEN], const uint8_t *key, size_t key_len, const
 	for (i = 0; i < n; i++)
 		ossl_must(EVP_MAC_update(ctx, in[i].p, in[i].len));
 	ossl_must(EVP_MAC_final(ctx, out, &len, MAC_LEN));
+	ossl_must(EVP_MAC_init(ctx, zero, sizeof(zero), NULL)); /* forget the key */
 }
 
 void hmac_blake2s(uint8_t out[CRYPTO_HASH], const uint8_t *key, size_t key_len,

@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 enum {
-	CRYPTO_KEY = 32,  /* bytes of an AEAD key, of an X25519 key */
+	CRYPTO_KEY = 32, /* bytes of an AEAD key, of an X25519 key */
 	CRYPTO_TAG = 16,
 	CRYPTO_HASH = 32, /* BLAKE2s-256 */
 };
@@ -35,11 +35,11 @@ void crypto_random(void *out, size_t len);
 struct aead;
 
 struct aead_job {
-	uint8_t *text;    /* plaintext or ciphertext, changed in place */
-	uint32_t len;     /* bytes of it; may be 0 */
+	uint8_t *text; /* plaintext or ciphertext, changed in place */
+	uint32_t len; /* bytes of it; may be 0 */
 	uint64_t counter; /* nonce */
-	uint8_t *tag;     /* 16 bytes: written by seal, read by open */
-	bool is_ok;       /* open: the tag was right. Otherwise text is undefined. */
+	uint8_t *tag; /* 16 bytes: written by seal, read by open */
+	bool is_ok; /* open: the tag was right. Otherwise text is undefined. */
 };
 
 /* Per-thread state. 0, -ENOMEM. */
@@ -78,8 +78,8 @@ struct span {
 /* BLAKE2s-256 of the spans laid end to end. */
 void blake2s(uint8_t out[CRYPTO_HASH], const struct span *in, size_t n);
 /* Keyed BLAKE2s with 16 bytes of output: the Mac() of the WireGuard paper. key_len <= 32. */
-void blake2s_mac(uint8_t out[16], const uint8_t *key, size_t key_len, const struct span *in,
-	size_t n);
+void blake2s_mac(
+	uint8_t out[16], const uint8_t *key, size_t key_len, const struct span *in, size_t n);
 /* HMAC-BLAKE2s. */
 void hmac_blake2s(uint8_t out[CRYPTO_HASH], const uint8_t *key, size_t key_len,
 	const struct span *in, size_t n);

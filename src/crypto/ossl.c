@@ -8,9 +8,12 @@
 #include "base/log.h"
 
 #include <errno.h>
+#include <openssl/core_names.h>
 #include <openssl/crypto.h>
 #include <openssl/err.h>
+#include <openssl/params.h>
 #include <pthread.h>
+#include <stdint.h>
 #include <stdlib.h>
 
 struct ossl_algs ossl_algs;
@@ -29,6 +32,7 @@ static void thread_free(void *arg)
 	EVP_CIPHER_CTX_free(t->aead);
 	EVP_CIPHER_CTX_free(t->chacha20);
 	EVP_PKEY_CTX_free(t->x25519);
+	EVP_PKEY_free(t->peer);
 	free(t);
 	mine = NULL;
 }
@@ -79,6 +83,20 @@ void ossl_must(int ret)
 	abort();
 }
 
+/* A public key of no meaning, to be overwritten. */
+static EVP_PKEY *some_key(EVP_PKEY_CTX *x25519)
+{
+	uint8_t bytes[32] = { 9 };
+	OSSL_PARAM params[2] = {
+		OSSL_PARAM_construct_octet_string(OSSL_PKEY_PARAM_PUB_KEY, bytes, sizeof(bytes)),
+		OSSL_PARAM_construct_end(),
+	};
+	EVP_PKEY *pkey = NULL;
+
+	ossl_must(EVP_PKEY_fromdata(x25519, &pkey, EVP_PKEY_PUBLIC_KEY, params));
+	return pkey;
+}
+
 static struct ossl_thread *thread_new(void)
 {
 	struct ossl_thread *t = calloc(1, sizeof(*t));
@@ -95,6 +113,7 @@ static struct ossl_thread *thread_new(void)
 	ossl_must(EVP_CipherInit_ex2(t->aead, ossl_algs.aead, NULL, NULL, 1, NULL));
 	ossl_must(EVP_CipherInit_ex2(t->chacha20, ossl_algs.chacha20, NULL, NULL, 1, NULL));
 	ossl_must(EVP_PKEY_fromdata_init(t->x25519));
+	t->peer = some_key(t->x25519);
 	ossl_must(pthread_setspecific(key, t) == 0);
 	return t;
 }

@@ -11,7 +11,7 @@
 struct ossl_algs {
 	EVP_MD *blake2s;
 	EVP_MAC *blake2s_mac;
-	EVP_CIPHER *aead;     /* ChaCha20-Poly1305 */
+	EVP_CIPHER *aead; /* ChaCha20-Poly1305 */
 	EVP_CIPHER *chacha20; /* for HChaCha20 */
 };
 
@@ -22,6 +22,7 @@ struct ossl_thread {
 	EVP_CIPHER_CTX *aead;
 	EVP_CIPHER_CTX *chacha20;
 	EVP_PKEY_CTX *x25519; /* makes keys out of bytes */
+	EVP_PKEY *peer; /* the other side of an exchange, set anew for each */
 };
 
 extern struct ossl_algs ossl_algs;

@@ -36,27 +36,26 @@ static bool derive(EVP_PKEY *own, EVP_PKEY *peer, uint8_t out[CRYPTO_KEY])
 bool x25519(uint8_t out[32], const uint8_t secret[32], const uint8_t point[32])
 {
 	static const uint8_t zero[CRYPTO_KEY];
-	EVP_PKEY_CTX *make = ossl_mine()->x25519;
+	struct ossl_thread *t = ossl_mine();
 	OSSL_PARAM pair[3] = {
 		bytes_param(OSSL_PKEY_PARAM_PUB_KEY, point),
 		bytes_param(OSSL_PKEY_PARAM_PRIV_KEY, secret),
 		OSSL_PARAM_construct_end(),
 	};
-	OSSL_PARAM alone[2] = { pair[0], OSSL_PARAM_construct_end() };
-	EVP_PKEY *own = NULL, *peer = NULL;
 	uint8_t shared[CRYPTO_KEY] = { 0 };
+	EVP_PKEY *own = NULL;
 	bool is_ok;
 
-	ossl_must(EVP_PKEY_fromdata(make, &own, EVP_PKEY_KEYPAIR, pair));
-	ossl_must(EVP_PKEY_fromdata(make, &peer, EVP_PKEY_PUBLIC_KEY, alone));
-	is_ok = derive(own, peer, shared);
+	ossl_must(EVP_PKEY_fromdata(t->x25519, &own, EVP_PKEY_KEYPAIR, pair));
+	/* In place of a second new key: 1.4 us less, of 5 above the bare curve. */
+	ossl_must(EVP_PKEY_set1_encoded_public_key(t->peer, point, CRYPTO_KEY));
+	is_ok = derive(own, t->peer, shared);
 	if (!is_ok)
 		ERR_clear_error();
 	/* Not left to the library, whose check has moved between releases. */
 	is_ok = is_ok && !crypto_equal(shared, zero, sizeof(zero));
 	memcpy(out, shared, sizeof(shared));
 	crypto_wipe(shared, sizeof(shared));
-	EVP_PKEY_free(peer);
 	EVP_PKEY_free(own);
 	return is_ok;
 }
