@@ -56,7 +56,7 @@ unsigned cpu_count(void)
 
 int cpu_pin(unsigned cpu)
 {
-	union cpus one = {0};
+	union cpus one = { 0 };
 	unsigned i, nth = 0;
 	int ret;
 

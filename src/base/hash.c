@@ -54,8 +54,8 @@ static inline uint64_t finish(struct state *s, unsigned rounds)
 	return s->v[0] ^ s->v[1] ^ s->v[2] ^ s->v[3];
 }
 
-static inline uint64_t siphash(const struct sipkey *key, const uint8_t *in, size_t len, unsigned c,
-	unsigned d)
+static inline uint64_t siphash(
+	const struct sipkey *key, const uint8_t *in, size_t len, unsigned c, unsigned d)
 {
 	uint64_t last = (uint64_t)len << 56;
 	struct state s;

@@ -40,8 +40,8 @@ int pool_init(struct pool *p, size_t slot_len, uint32_t cap)
 	atomic_flag_clear(&p->busy);
 	if (__builtin_mul_overflow(slot_len, cap, &len))
 		return -ENOMEM;
-	base = mmap(NULL, len, PROT_READ | PROT_WRITE,
-		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	base = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+		-1, 0);
 	if (base == MAP_FAILED)
 		return -ENOMEM;
 	p->base = base;

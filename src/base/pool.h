@@ -11,8 +11,8 @@
 struct pool {
 	uint8_t *base;
 	size_t slot_len; /* bytes per slot */
-	uint32_t cap;    /* slots in all */
-	uint32_t fresh;  /* slots never used yet: not even touched */
+	uint32_t cap; /* slots in all */
+	uint32_t fresh; /* slots never used yet: not even touched */
 	uint32_t n_used;
 	void *free; /* first word of a free slot points to the next */
 	atomic_flag busy;

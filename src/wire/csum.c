@@ -83,8 +83,8 @@ uint64_t csum_add(uint64_t sum, const void *p, size_t len)
 	return csum_add_portable(sum, p, len);
 }
 
-uint64_t csum_pseudo(const void *src, const void *dst, size_t addr_len, uint8_t proto,
-	uint32_t l4_len)
+uint64_t csum_pseudo(
+	const void *src, const void *dst, size_t addr_len, uint8_t proto, uint32_t l4_len)
 {
 	uint8_t tail[8] = { 0 };
 	uint64_t sum;

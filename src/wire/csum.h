@@ -29,7 +29,7 @@ static inline uint16_t csum_fold(uint64_t sum)
 
 /* Partial sum of the TCP/UDP pseudo header (RFC 793, RFC 8200 section 8.1).
  * addr_len is 4 or 16, src and dst are in network order, l4_len in bytes. */
-uint64_t csum_pseudo(const void *src, const void *dst, size_t addr_len, uint8_t proto,
-	uint32_t l4_len);
+uint64_t csum_pseudo(
+	const void *src, const void *dst, size_t addr_len, uint8_t proto, uint32_t l4_len);
 
 #endif

@@ -11,10 +11,9 @@
 
 static const char hex[] = "00010203fffefdfc0123456789abcdeffedcba98765432101f2e3d4c5b6a7988";
 static const char b64[] = "AAECA//+/fwBI0VniavN7/7cuph2VDIQHy49TFtqeYg=";
-static const uint8_t raw[KEY_BYTES] = {
-	0x00, 0x01, 0x02, 0x03, 0xff, 0xfe, 0xfd, 0xfc, 0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef,
-	0xfe, 0xdc, 0xba, 0x98, 0x76, 0x54, 0x32, 0x10, 0x1f, 0x2e, 0x3d, 0x4c, 0x5b, 0x6a, 0x79, 0x88,
-};
+static const uint8_t raw[KEY_BYTES] = { 0x00, 0x01, 0x02, 0x03, 0xff, 0xfe, 0xfd, 0xfc, 0x01, 0x23,
+	0x45, 0x67, 0x89, 0xab, 0xcd, 0xef, 0xfe, 0xdc, 0xba, 0x98, 0x76, 0x54, 0x32, 0x10, 0x1f,
+	0x2e, 0x3d, 0x4c, 0x5b, 0x6a, 0x79, 0x88 };
 
 static void known_text_both_ways(void **state)
 {
@@ -75,19 +74,20 @@ static void only_the_alphabet_is_read(void **state)
 		for (i = 0; i < KEY_HEX_LEN; i++) {
 			memcpy(text, hex, sizeof(hex));
 			text[i] = (char)c;
-			assert_int_equal(key_from_hex(key, text, KEY_HEX_LEN), isxdigit(c) ? 0 : -EINVAL);
+			assert_int_equal(
+				key_from_hex(key, text, KEY_HEX_LEN), isxdigit(c) ? 0 : -EINVAL);
 		}
 		good = c && strchr(digits64, c);
 		for (i = 0; i < 42; i++) {
 			memcpy(text, b64, sizeof(b64));
 			text[i] = (char)c;
-			assert_int_equal(key_from_base64(key, text, KEY_BASE64_LEN),
-				good ? 0 : -EINVAL);
+			assert_int_equal(
+				key_from_base64(key, text, KEY_BASE64_LEN), good ? 0 : -EINVAL);
 		}
 		memcpy(text, b64, sizeof(b64));
 		text[43] = (char)c;
-		assert_int_equal(key_from_base64(key, text, KEY_BASE64_LEN),
-			c == '=' ? 0 : -EINVAL);
+		assert_int_equal(
+			key_from_base64(key, text, KEY_BASE64_LEN), c == '=' ? 0 : -EINVAL);
 		/* The last digit's two low bits are beyond the key: zero only. */
 		memcpy(text, b64, sizeof(b64));
 		text[42] = (char)c;
@@ -105,8 +105,8 @@ static void only_the_right_length_is_read(void **state)
 	memset(text, 'A', sizeof(text));
 	text[43] = '=';
 	for (len = 0; len < sizeof(text); len++) {
-		assert_int_equal(key_from_base64(key, text, len),
-			len == KEY_BASE64_LEN ? 0 : -EINVAL);
+		assert_int_equal(
+			key_from_base64(key, text, len), len == KEY_BASE64_LEN ? 0 : -EINVAL);
 	}
 	text[43] = 'A';
 	for (len = 0; len < sizeof(text); len++)

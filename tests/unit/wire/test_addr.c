@@ -67,7 +67,8 @@ static void addresses(void **state)
 
 	for (i = 0; i < ARRAY_LEN(cases); i++) {
 		p = exact(cases[i].in);
-		assert_int_equal(ipaddr_parse(&a, p, strlen(cases[i].in)), cases[i].out ? 0 : -EINVAL);
+		assert_int_equal(
+			ipaddr_parse(&a, p, strlen(cases[i].in)), cases[i].out ? 0 : -EINVAL);
 		free(p);
 		if (cases[i].out)
 			assert_string_equal(ipaddr_text(&a, text), cases[i].out);
@@ -122,7 +123,8 @@ static void prefixes(void **state)
 
 	for (i = 0; i < ARRAY_LEN(cases); i++) {
 		p = exact(cases[i].in);
-		assert_int_equal(prefix_parse(&x, p, strlen(cases[i].in)), cases[i].out ? 0 : -EINVAL);
+		assert_int_equal(
+			prefix_parse(&x, p, strlen(cases[i].in)), cases[i].out ? 0 : -EINVAL);
 		free(p);
 		if (cases[i].out)
 			assert_string_equal(prefix_text(&x, text), cases[i].out);
@@ -180,7 +182,8 @@ static void endpoints(void **state)
 
 	for (i = 0; i < ARRAY_LEN(cases); i++) {
 		p = exact(cases[i].in);
-		assert_int_equal(ipport_parse(&e, p, strlen(cases[i].in)), cases[i].out ? 0 : -EINVAL);
+		assert_int_equal(
+			ipport_parse(&e, p, strlen(cases[i].in)), cases[i].out ? 0 : -EINVAL);
 		free(p);
 		if (cases[i].out)
 			assert_string_equal(ipport_text(&e, text), cases[i].out);

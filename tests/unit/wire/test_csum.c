@@ -125,9 +125,9 @@ static void huge_partial_sums_do_not_wrap(void **state)
 	area[7] = 0x12;
 	for (i = 0; i < n; i++) {
 		/* All ones in 16 bits is zero in ones' complement. */
-		assert_int_equal(csum_fold(fns[i](UINT64_MAX, area, 256)), by_the_book(0, area, 256));
-		assert_int_equal(csum_fold(fns[i](UINT64_MAX - 0x1234, area, 0)),
-			0xffff - 0x1234);
+		assert_int_equal(
+			csum_fold(fns[i](UINT64_MAX, area, 256)), by_the_book(0, area, 256));
+		assert_int_equal(csum_fold(fns[i](UINT64_MAX - 0x1234, area, 0)), 0xffff - 0x1234);
 	}
 }
 
@@ -144,7 +144,8 @@ static void nothing_past_the_end_is_read(void **state)
 	if (cpu_features() & CPU_AVX512)
 		fns[n++] = csum_add_avx512;
 #endif
-	map = mmap(NULL, (size_t)page * 3, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	map = mmap(
+		NULL, (size_t)page * 3, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	assert_true(map != MAP_FAILED);
 	assert_int_equal(mprotect(map, (size_t)page, PROT_NONE), 0);
 	assert_int_equal(mprotect(map + 2 * page, (size_t)page, PROT_NONE), 0);
@@ -155,7 +156,8 @@ static void nothing_past_the_end_is_read(void **state)
 			assert_int_equal(csum_fold(fns[i](0, end - len, len)),
 				by_the_book(0, end - len, len));
 		}
-		assert_int_equal(csum_fold(fns[i](0, map + page, 77)), by_the_book(0, map + page, 77));
+		assert_int_equal(
+			csum_fold(fns[i](0, map + page, 77)), by_the_book(0, map + page, 77));
 	}
 	munmap(map, (size_t)page * 3);
 }
@@ -163,8 +165,8 @@ static void nothing_past_the_end_is_read(void **state)
 static void a_known_header(void **state)
 {
 	/* The IPv4 header that many texts use; its checksum is b861. */
-	static const uint8_t ip[] = { 0x45, 0x00, 0x00, 0x73, 0x00, 0x00, 0x40, 0x00, 0x40, 0x11, 0x00,
-		0x00, 0xc0, 0xa8, 0x00, 0x01, 0xc0, 0xa8, 0x00, 0xc7 };
+	static const uint8_t ip[] = { 0x45, 0x00, 0x00, 0x73, 0x00, 0x00, 0x40, 0x00, 0x40, 0x11,
+		0x00, 0x00, 0xc0, 0xa8, 0x00, 0x01, 0xc0, 0xa8, 0x00, 0xc7 };
 	uint16_t sum = (uint16_t)~csum_fold(csum_add(0, ip, sizeof(ip)));
 
 	assert_int_equal(get_be16(&sum), 0xb861);
@@ -191,7 +193,8 @@ static void pseudo_headers(void **state)
 	memcpy(flat + 16, dst, 16);
 	put_be32(flat + 32, 0x123456);
 	flat[39] = 6;
-	assert_int_equal(csum_fold(csum_pseudo(src, dst, 16, 6, 0x123456)), by_the_book(0, flat, 40));
+	assert_int_equal(
+		csum_fold(csum_pseudo(src, dst, 16, 6, 0x123456)), by_the_book(0, flat, 40));
 }
 
 int main(void)
