@@ -21,16 +21,15 @@ static const char a5_text[] =
 	"replaced, or obsoleted by other documents at any time. It is inappropriate to use "
 	"Internet-Drafts as reference material or to cite them other than as "
 	"/\xe2\x80\x9cwork in progress./\xe2\x80\x9d";
-static const char a5_sealed[] =
-	"64a0861575861af460f062c79be643bd5e805cfd345cf389f108670ac76c8cb2"
-	"4c6cfc18755d43eea09ee94e382d26b0bdb7b73c321b0100d4f03b7f355894cf"
-	"332f830e710b97ce98c8a84abd0b948114ad176e008d33bd60f982b1ff37c855"
-	"9797a06ef4f0ef61c186324e2b3506383606907b6a7c02b0f9f6157b53c867e4"
-	"b9166c767b804d46a59b5216cde7a4e99040c5a40433225ee282a1b0a06c523e"
-	"af4534d7f83fa1155b0047718cbc546a0d072b04b3564eea1b422273f548271a"
-	"0bb2316053fa76991955ebd63159434ecebb4e466dae5a1073a6727627097a10"
-	"49e617d91d361094fa68f0ff77987130305beaba2eda04df997b714d6c6f2c29"
-	"a6ad5cb4022b02709beead9d67890cbb22392336fea1851f38";
+static const char a5_sealed[] = "64a0861575861af460f062c79be643bd5e805cfd345cf389f108670ac76c8cb2"
+				"4c6cfc18755d43eea09ee94e382d26b0bdb7b73c321b0100d4f03b7f355894cf"
+				"332f830e710b97ce98c8a84abd0b948114ad176e008d33bd60f982b1ff37c855"
+				"9797a06ef4f0ef61c186324e2b3506383606907b6a7c02b0f9f6157b53c867e4"
+				"b9166c767b804d46a59b5216cde7a4e99040c5a40433225ee282a1b0a06c523e"
+				"af4534d7f83fa1155b0047718cbc546a0d072b04b3564eea1b422273f548271a"
+				"0bb2316053fa76991955ebd63159434ecebb4e466dae5a1073a6727627097a10"
+				"49e617d91d361094fa68f0ff77987130305beaba2eda04df997b714d6c6f2c29"
+				"a6ad5cb4022b02709beead9d67890cbb22392336fea1851f38";
 
 static const char x_text[] =
 	"Ladies and Gentlemen of the class of '99: If I could offer you only one tip for the "
@@ -38,12 +37,11 @@ static const char x_text[] =
 static const char x_key[] = "808182838485868788898a8b8c8d8e8f909192939495969798999a9b9c9d9e9f";
 static const char x_nonce[] = "404142434445464748494a4b4c4d4e4f5051525354555657";
 static const char x_ad[] = "50515253c0c1c2c3c4c5c6c7";
-static const char x_sealed[] =
-	"bd6d179d3e83d43b9576579493c0e939572a1700252bfaccbed2902c21396cbb"
-	"731c7f1b0b4aa6440bf3a82f4eda7e39ae64c6708c54c216cb96b72e1213b452"
-	"2f8c9ba40db5d945b11b69b982c1bb9e3f3fac2bc369488f76b2383565d3fff9"
-	"21f9664c97637da9768812f615c68b13b52ec0875924c1c7987947deafd8780a"
-	"cf49";
+static const char x_sealed[] = "bd6d179d3e83d43b9576579493c0e939572a1700252bfaccbed2902c21396cbb"
+			       "731c7f1b0b4aa6440bf3a82f4eda7e39ae64c6708c54c216cb96b72e1213b452"
+			       "2f8c9ba40db5d945b11b69b982c1bb9e3f3fac2bc369488f76b2383565d3fff9"
+			       "21f9664c97637da9768812f615c68b13b52ec0875924c1c7987947deafd8780a"
+			       "cf49";
 
 static int setup(void **state)
 {
@@ -167,7 +165,8 @@ static void hchacha20_vector(void **state)
 	for (i = 0; i < 32; i++)
 		key[i] = (uint8_t)i;
 	unhex(nonce, sizeof(nonce), "000000090000004a0000000031415927");
-	unhex(want, sizeof(want), "82413b4227b27bfed30e42508a877d73a0f9e4d58a74a853c12ec41326d3ecdc");
+	unhex(want, sizeof(want),
+		"82413b4227b27bfed30e42508a877d73a0f9e4d58a74a853c12ec41326d3ecdc");
 	hchacha20(got, key, nonce);
 	assert_memory_equal(got, want, sizeof(want));
 	/* Over its own key. */

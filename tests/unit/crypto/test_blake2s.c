@@ -44,7 +44,8 @@ static void rfc_7693_appendix_b(void **state)
 {
 	uint8_t want[CRYPTO_HASH], got[CRYPTO_HASH];
 
-	unhex(want, sizeof(want), "508c5e8c327c14e2e1a72ba34eeb452f37458b209ed63a294d999b4c86675982");
+	unhex(want, sizeof(want),
+		"508c5e8c327c14e2e1a72ba34eeb452f37458b209ed63a294d999b4c86675982");
 	blake2s(got, &(struct span){ "abc", 3 }, 1);
 	assert_memory_equal(got, want, sizeof(want));
 }
@@ -153,15 +154,18 @@ static void kdf_one_to_three(void **state)
 		{ 0,
 			{ "78eea5e4bfedc2e792dc08620303ca6266f1fd18fab37c848ab8e97d65665f68",
 				"b458121cc4faa0a6c9552680d783a1f7ccea37e483bf5a88b990f5ebe26057cc",
-				"c76206e40a2876484f43f5329739f74cbefbe29d98b1a5356fce9eebfa01b207" } },
+				"c76206e40a2876484f43f5329739f74cbefbe29d98b1a5356fce9eebfa01b20"
+				"7" } },
 		{ 32,
 			{ "242db3a95976640fb1a1644bcde0da749ceac00e856f2c65faeda1c7b704c3a7",
 				"7240d5c01c51990f771fdc958f1b185194c82bb112f73f791ac96b7538749c1b",
-				"c05f50e571a1980ad3d7f64d51211cd0c7619665d4161e4e410025de4e63a22e" } },
+				"c05f50e571a1980ad3d7f64d51211cd0c7619665d4161e4e410025de4e63a22"
+				"e" } },
 		{ 48,
 			{ "f23f882fbe2ac6cede92a0004684afab651e3ef6f7392a69c1549b5729205bca",
 				"556ee322e6e0d7a71f75d4ed4b052af00b05e2df9e02e744ff7b5a335d69b5bf",
-				"1911303ddcfc3c3e402a62bc75377cd3b60887c3fd416b35fcf0b2be765b28e5" } },
+				"1911303ddcfc3c3e402a62bc75377cd3b60887c3fd416b35fcf0b2be765b28e"
+				"5" } },
 	};
 	uint8_t want[CRYPTO_HASH], got[3][CRYPTO_HASH];
 	uint8_t *out[3] = { got[0], got[1], got[2] };
