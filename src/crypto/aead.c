@@ -7,8 +7,9 @@
 
 #include <errno.h>
 
-/* Best first: IPsec-MB won at 64 B and at 1420 B with its AVX2 and AVX-512
- * code, and at 64 B with its SSE code (figures in the commit). */
+/* Best first. ns per message at 64 B / 1420 B, one job at a time on a Sapphire
+ * Rapids VM: IPsec-MB AVX-512 156/532, AVX2 260/1350, SSE 185/1730; OpenSSL
+ * 930/2200, in batches of 45 (the key set once) 590/1170. */
 static const struct aead_ops *const backends[] = {
 #ifdef HAVE_IPSEC_MB
 	&aead_mb_ops,
