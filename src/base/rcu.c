@@ -11,6 +11,7 @@
 #include "base/rcu.h"
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <urcu/urcu-qsbr.h>
 
@@ -43,6 +44,9 @@ static void grace_over(void)
 #endif
 
 static pthread_mutex_t queue_lock = PTHREAD_MUTEX_INITIALIZER;
+/* Held for all of rcu_reclaim: when it returns, nothing that was queued before
+ * is still being freed, by whichever thread. */
+static pthread_mutex_t reclaim_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct rcu_node *queue_head; /* both under queue_lock */
 static struct rcu_node **queue_tail = &queue_head;
 
@@ -84,6 +88,19 @@ void rcu_free_later(struct rcu_node *n, void (*free)(struct rcu_node *n))
 	pthread_mutex_unlock(&queue_lock);
 }
 
+/* Until another thread's reclaim is over. The caller goes offline while it waits,
+ * as that thread may be waiting for it. */
+static void lock_reclaim(void)
+{
+	bool is_online = urcu_qsbr_read_ongoing();
+
+	if (is_online)
+		rcu_offline();
+	pthread_mutex_lock(&reclaim_lock);
+	if (is_online)
+		rcu_online();
+}
+
 static struct rcu_node *take_all(void)
 {
 	struct rcu_node *n;
@@ -100,6 +117,7 @@ void rcu_reclaim(void)
 {
 	struct rcu_node *n, *next;
 
+	lock_reclaim();
 	/* Freeing a node may queue others (a peer its sessions): go on until
 	 * nothing is left. */
 	while ((n = take_all())) {
@@ -111,4 +129,5 @@ void rcu_reclaim(void)
 			n->free(n);
 		}
 	}
+	pthread_mutex_unlock(&reclaim_lock);
 }
