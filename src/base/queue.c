@@ -17,7 +17,8 @@ static struct slot *slot_at(const struct queue *q, uint32_t pos)
 
 int queue_init(struct queue *q, uint32_t cap, size_t item_len)
 {
-	if (cap == 0 || (cap & (cap - 1)) || item_len == 0)
+	/* One slot is too few: filled for this lap would look free for the next. */
+	if (cap < 2 || (cap & (cap - 1)) || item_len == 0)
 		return -EINVAL;
 	q->item_len = item_len;
 	q->slot_len = (sizeof(struct slot) + item_len + 7) & ~(size_t)7;
@@ -75,12 +76,15 @@ bool queue_pop(struct queue *q, void *item)
 	memcpy(item, s->item, q->item_len);
 	/* release: the slot is free for the producer one lap ahead */
 	atomic_store_explicit(&s->seq, pos + q->cap, memory_order_release);
-	atomic_store_explicit(&q->tail, pos + 1, memory_order_relaxed);
+	/* release: pairs with the acquire in queue_len */
+	atomic_store_explicit(&q->tail, pos + 1, memory_order_release);
 	return true;
 }
 
 uint32_t queue_len(const struct queue *q)
 {
-	return atomic_load_explicit(&q->head, memory_order_relaxed) -
-		atomic_load_explicit(&q->tail, memory_order_relaxed);
+	/* acquire: the tail is read first, and the head never falls behind it */
+	uint32_t tail = atomic_load_explicit(&q->tail, memory_order_acquire);
+
+	return atomic_load_explicit(&q->head, memory_order_relaxed) - tail;
 }

@@ -21,7 +21,7 @@ struct queue {
 	_Atomic uint32_t tail CACHELINE_ALIGNED;
 };
 
-/* cap is a power of two, item_len in bytes. 0, -EINVAL, -ENOMEM. */
+/* cap is a power of two (2 at least), item_len in bytes. 0, -EINVAL, -ENOMEM. */
 MUST_CHECK int queue_init(struct queue *q, uint32_t cap, size_t item_len);
 void queue_fini(struct queue *q);
 
