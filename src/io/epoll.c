@@ -10,6 +10,7 @@
 #include "base/arena.h"
 #include "base/rcu.h"
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -152,7 +153,7 @@ static int add(struct engine *e, int fd, enum io_kind kind, uint32_t tag)
 static int drop(struct engine *e, int fd)
 {
 	for (unsigned i = 0; i < IO_CHANNELS_MAX; i++) {
-		if (e->ch[i].fd != fd)
+		if (fd < 0 || e->ch[i].fd != fd)
 			continue;
 		epoll_ctl(e->epfd, EPOLL_CTL_DEL, fd, NULL);
 		e->ch[i].fd = -1;
@@ -224,6 +225,7 @@ static size_t receive_frames(struct engine *e, struct channel *c, struct io_batc
 
 static void receive_hot(struct engine *e, struct io_batch *in)
 {
+	struct channel *last = NULL;
 	size_t bytes = 0;
 
 	for (unsigned k = 0; k < IO_CHANNELS_MAX && in->n < IO_BATCH_MAX && bytes < BATCH_BYTES; k++) {
@@ -232,16 +234,28 @@ static void receive_hot(struct engine *e, struct io_batch *in)
 		if (c->fd < 0 || !c->is_hot)
 			continue;
 		bytes += c->kind == IO_DGRAM ? receive_datagrams(e, c, in) : receive_frames(e, c, in);
+		last = c;
 	}
-	/* The channel that came last comes first next time. */
-	e->first = (e->first + 1) % IO_CHANNELS_MAX;
+	/* The channel after the one that was read last comes first next time: if that
+	 * one filled the batch, the others have not had their turn. */
+	if (last)
+		e->first = (unsigned)(last - e->ch + 1) % IO_CHANNELS_MAX;
+}
+
+static int wait_ms(int64_t timeout_ns)
+{
+	if (timeout_ns < 0)
+		return -1;
+	if (timeout_ns / 1000000 >= INT_MAX)
+		return INT_MAX;
+	return (int)(timeout_ns / 1000000 + (timeout_ns % 1000000 != 0));
 }
 
 /* syscalls: epoll_wait */
 static int poll_events(struct engine *e, int64_t timeout_ns)
 {
 	struct epoll_event ev[IO_CHANNELS_MAX + 1];
-	int timeout_ms = timeout_ns < 0 ? -1 : (int)((timeout_ns + 999999) / 1000000);
+	int timeout_ms = wait_ms(timeout_ns);
 	bool may_block = timeout_ms != 0;
 	int n;
 
@@ -265,7 +279,7 @@ static int poll_events(struct engine *e, int64_t timeout_ns)
 static int wait_batch(struct engine *e, struct io_batch *in, int64_t timeout_ns)
 {
 	in->n = 0;
-	if (++e->since_poll >= POLL_EVERY && poll_events(e, 0) < 0)
+	if (++e->since_poll >= POLL_EVERY && poll_events(e, 0) < 0 && errno != EINTR)
 		return -errno;
 	receive_hot(e, in);
 	if (in->n > 0)
