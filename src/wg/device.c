@@ -179,17 +179,17 @@ void wg_drops(struct wg *wg, uint64_t out[WG_DROP_N])
 
 /* ---- Up, down, MTU, time. */
 
+/* Not at once: an initiation carries the wall clock, which wg_poll knows and
+ * wg_set_up does not; with a stale one the other side takes it for a replay. */
 static void start_peer(struct wg_peer *p)
 {
-	if (atomic_load(&p->persistent_ns))
-		session_send_keepalive(p);
-	else
-		session_send_staged(p);
+	peer_want(p, atomic_load(&p->persistent_ns) ? WANT_KEEPALIVE : WANT_SESSION);
 }
 
 static void stop_peer(struct wg_peer *p)
 {
 	timers_stop(p);
+	p->owes_keepalive = false;
 	count_drop(p->wg->drops, WG_DROP_STAGED_PURGED, stage_purge(p));
 	handshake_clear(p);
 	session_end_all(p);
@@ -304,8 +304,12 @@ static void set_private_key(struct wg *wg, const uint8_t key[WG_KEY_LEN])
 		cookie_checker_init(&wg->checker, wg->identity.public_key);
 	else
 		cookie_checker_wipe(&wg->checker);
-	for (struct wg_peer *p = wg->first; p && atomic_load(&wg->is_up); p = p->next)
-		session_send_staged(p);
+	for (struct wg_peer *p = wg->first; p && atomic_load(&wg->is_up); p = p->next) {
+		if (atomic_load(&p->persistent_ns))
+			session_send_keepalive(p);
+		else
+			session_send_staged(p);
+	}
 }
 
 struct applying {

@@ -84,11 +84,12 @@ enum timer {
 	TIMER_N
 };
 
-/* Requests of the fast side (peer.wants). */
+/* Requests that wg_poll serves (peer.wants), mostly of the fast side. */
 enum {
 	WANT_SESSION = 1 << 0, /* packets are staged, or the session grows old */
 	WANT_PROMOTE = 1 << 1, /* the next keypair was used: it becomes current */
 	WANT_REKEY = 1 << 2,   /* handshake although the session is still good */
+	WANT_KEEPALIVE = 1 << 3,
 };
 
 struct wg_peer {
@@ -129,6 +130,7 @@ struct wg_peer {
 	struct cookie_jar jar;
 	struct wheel_node wheel;
 	unsigned n_tries;
+	bool owes_keepalive; /* an empty packet waits behind what is staged */
 	uint32_t named, whole; /* marks of the last change that named it / said all of it */
 	uint64_t last_handshake_wall_ns;
 };

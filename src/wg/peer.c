@@ -142,12 +142,11 @@ static void peer_free(struct rcu_node *n)
 {
 	struct wg_peer *p = CONTAINER_OF(n, struct wg_peer, rcu);
 
-	if (atomic_load(&p->is_kicked)) {
-		pthread_mutex_lock(&p->wg->lock);
+	pthread_mutex_lock(&p->wg->lock);
+	if (atomic_load(&p->is_kicked))
 		timers_serve_kicked(p->wg);
-		pthread_mutex_unlock(&p->wg->lock);
-	}
-	stage_purge(p);
+	count_drop(p->wg->drops, WG_DROP_STAGED_PURGED, stage_purge(p));
+	pthread_mutex_unlock(&p->wg->lock);
 	noise_handshake_clear(&p->handshake);
 	noise_peer_wipe(&p->noise);
 	cookie_jar_wipe(&p->jar);
@@ -166,7 +165,7 @@ void peer_remove(struct wg_peer *p)
 	handshake_clear(p);
 	session_end_all(p);
 	timers_stop(p);
-	stage_purge(p);
+	count_drop(p->wg->drops, WG_DROP_STAGED_PURGED, stage_purge(p));
 	unlink_peer(p);
 	rcu_free_later(&p->rcu, peer_free);
 }

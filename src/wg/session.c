@@ -228,36 +228,41 @@ enum wg_sealed wg_seal(struct wg_worker *w, struct wg_peer *peer, struct wg_pack
 	return WG_SEALED;
 }
 
+static void send_packet(struct wg_peer *p, struct keypair *kp, struct wg_packet *pkt)
+{
+	struct wg *wg = p->wg;
+	struct wg_endpoint to;
+
+	if (!endpoint_get(&p->endpoint, &to))
+		count_drop(wg->drops, WG_DROP_NO_ENDPOINT, 1);
+	else if (!seal_with(wg->slow, p, kp, pkt, 1, wg->now_ns))
+		count_drop(wg->drops, WG_DROP_EXPIRED, 1); /* the workers took the last nonces */
+	else
+		wg->ops->send(wg->ctx, &to, pkt->data, pkt->len, WG_MSG_DATA);
+}
+
 void session_send_staged(struct wg_peer *p)
 {
 	struct wg *wg = p->wg;
 	struct keypair *kp = current_of(p);
-	struct wg_endpoint to;
 	struct wg_packet pkt;
 
-	if (atomic_load(&p->n_staged) == 0)
+	if (atomic_load(&p->n_staged) == 0 && !p->owes_keepalive)
 		return;
-	if (!session_may_send(kp, wg->now_ns)) {
-		handshake_initiate(p, false);
-		return;
-	}
 	while (session_may_send(kp, wg->now_ns)) {
 		pkt = (struct wg_packet){ .data = wg->scratch + WG_HEAD };
-		if (!stage_take(p, pkt.data, &pkt.len))
-			break;
-		if (!endpoint_get(&p->endpoint, &to))
-			count_drop(wg->drops, WG_DROP_NO_ENDPOINT, 1);
-		else if (seal_with(wg->slow, p, kp, &pkt, 1, wg->now_ns))
-			wg->ops->send(wg->ctx, &to, pkt.data, pkt.len, WG_MSG_DATA);
+		/* Any packet is as good as a keepalive. */
+		if (!stage_take(p, pkt.data, &pkt.len) && !p->owes_keepalive)
+			return;
+		p->owes_keepalive = false;
+		send_packet(p, kp, &pkt);
 	}
+	handshake_initiate(p, false);
 }
 
 void session_send_keepalive(struct wg_peer *p)
 {
-	struct wg_packet empty = { .data = p->wg->scratch };
-
-	if (atomic_load(&p->n_staged) == 0)
-		stage_packets(p, &empty, 1, p->wg->drops);
+	p->owes_keepalive = true;
 	session_send_staged(p);
 }
 
@@ -350,8 +355,9 @@ static void accept_packets(struct wg_worker *w, struct keypair *kp, struct wg_pa
 	if (!atomic_load_explicit(&kp->is_confirmed, memory_order_relaxed) &&
 		!atomic_exchange(&kp->is_confirmed, true))
 		peer_want(peer, WANT_PROMOTE);
-	/* Linux receive.c, keep_key_fresh: while only receiving, too. */
-	if (kp->is_initiator &&
+	/* Linux receive.c, keep_key_fresh: while only receiving, too. A late packet of
+	 * the previous keypair says nothing about the current one. */
+	if (kp->is_initiator && kp == rcu_read(peer->current) &&
 		has_expired(kp->birth_ns, REJECT_AFTER_TIME - KEEPALIVE_TIMEOUT - REKEY_TIMEOUT,
 			now_ns) &&
 		!atomic_load_explicit(&peer->has_lastminute, memory_order_relaxed) &&

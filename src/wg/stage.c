@@ -120,9 +120,12 @@ bool stage_take(struct wg_peer *p, uint8_t *buf, uint32_t *len)
 	stage_lock(p);
 	if (p->stage_first) {
 		s = unlink_first(p);
-		/* The last one counts as waiting until the next call finds none. */
+		/* The last one counts as waiting until the next call finds none; those
+		 * before it that counted so have been sent. */
 		if (p->stage_first)
 			atomic_fetch_sub(&p->n_staged, 1);
+		else
+			atomic_store(&p->n_staged, 1);
 	} else {
 		atomic_store(&p->n_staged, 0);
 	}

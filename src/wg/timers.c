@@ -125,6 +125,7 @@ static void retransmit(struct wg_peer *p)
 {
 	if (p->n_tries >= HANDSHAKE_TRIES_MAX) {
 		timer_clear(p, TIMER_KEEPALIVE);
+		p->owes_keepalive = false;
 		count_drop(p->wg->drops, WG_DROP_STAGED_PURGED, stage_purge(p));
 		if (!is_set(p, TIMER_ZERO_KEYS))
 			timer_set(p, TIMER_ZERO_KEYS, p->wg->now_ns + 3 * REJECT_AFTER_TIME);
@@ -197,6 +198,8 @@ static void grant(struct wg_peer *p, unsigned wants)
 {
 	if (wants & WANT_PROMOTE)
 		session_promote(p);
+	if (wants & WANT_KEEPALIVE)
+		session_send_keepalive(p);
 	if (wants & WANT_SESSION)
 		session_send_staged(p);
 	if (wants & WANT_REKEY)
