@@ -14,7 +14,6 @@ import re
 import shutil
 import signal
 import socket
-import stat
 import subprocess
 import tempfile
 import threading
@@ -99,8 +98,8 @@ def run(ns, *cmd, check=True, input=None, timeout=60):
         done = subprocess.run([str(c) for c in cmd], input=input, text=True, capture_output=True, timeout=timeout,
                               **({} if input is not None else {"stdin": subprocess.DEVNULL}))
     if check and done.returncode:
-        what = (done.stderr or done.stdout).strip().splitlines()
-        raise LabError(f"{' '.join(str(c) for c in cmd)}: {what[-1] if what else 'exit status %d' % done.returncode}")
+        what = (done.stderr or done.stdout).strip() or f"exit status {done.returncode}"
+        raise LabError(f"{' '.join(str(c) for c in cmd)}: {what[:500]}")
     return done
 
 
@@ -202,14 +201,15 @@ class Lab:
             self.namespaces.append(full)
             run(None, "ip", "netns", "add", full)
         run(full, "ip", "link", "set", "lo", "up")
-        # No duplicate address detection: an address is usable at once.
         for which in ("all", "default"):
-            with inside(full), open(f"/proc/sys/net/ipv6/conf/{which}/accept_dad", "w", encoding="ascii") as f:
-                f.write("0")
+            # No duplicate address detection: an address is usable at once, and stays while a link is down.
+            self.sysctl(full, f"net/ipv6/conf/{which}/accept_dad", 0)
+            self.sysctl(full, f"net/ipv6/conf/{which}/keep_addr_on_down", 1)
         return full
 
     def sysctl(self, ns, key, value):
-        run(ns, "sysctl", "-q", "-w", f"{key}={value}")
+        with inside(ns), open(f"/proc/sys/{key}", "w", encoding="ascii") as f:
+            f.write(str(value))
 
     def veth(self, ns_a, if_a, ns_b, if_b, mtu=1500):
         run(None, "ip", "link", "add", if_a, "netns", ns_a, "mtu", mtu, "type", "veth",
@@ -322,6 +322,7 @@ class Gateway:
 
     def __init__(self, lab, ns, program, options=(), start=True):
         self.lab, self.ns, self.program = lab, ns, program
+        self.inner = ns  # where the interface is; the sockets stay in ns
         self.name = lab.ifname()
         self.socket_path = os.path.join(CONFIG_DIR, self.name + ".sock")
         self.log_path = os.path.join(lab.tmp, self.name + ".log")
@@ -352,8 +353,14 @@ class Gateway:
         if fwmark is not None:
             args += ["fwmark", str(fwmark)]
         self.wg("set", self.name, *args, input=self.private + "\n")
-        self.lab.address(self.ns, self.name, *addresses)
-        run(self.ns, "ip", "link", "set", self.name, "mtu", mtu, "up")
+        self.lab.address(self.inner, self.name, *addresses)
+        run(self.inner, "ip", "link", "set", self.name, "mtu", mtu, "up")
+        return self
+
+    def move_to(self, ns):
+        """The interface goes to another namespace."""
+        run(self.inner, "ip", "link", "set", self.name, "netns", ns)
+        self.inner = ns
         return self
 
     def peer(self, public, allowed, endpoint=None, psk=None, keepalive=None):
@@ -643,7 +650,3 @@ class Capture:
         self.thread.join()
         self.socket.close()
         return self.packets
-
-
-def is_private_file(path):
-    return not stat.S_IMODE(os.stat(path).st_mode) & 0o077
