@@ -113,7 +113,7 @@ static const char *base_name(const char *path)
 
 int main(int argc, char **argv)
 {
-	char error[64];
+	struct options o = { 0 };
 
 	if (argc > 0 && strcmp(base_name(argv[0]), "penstock-wg") == 0)
 		return run_gateway(argc, argv, true);
@@ -124,9 +124,9 @@ int main(int argc, char **argv)
 	if (strcmp(argv[1], "bench") == 0)
 		return run_bench(argc - 1, argv + 1);
 	if (strcmp(argv[1], "--help") && strcmp(argv[1], "-h") && strcmp(argv[1], "--version")) {
-		snprintf(error, sizeof(error), "unknown %s '%.24s'",
+		options_bad(&o, "unknown %s '%.24s'; --help shows what there is",
 			argv[1][0] == '-' ? "option" : "command", argv[1]);
-		return usage_error("penstock", error);
+		return usage_error("penstock", o.error);
 	}
 	if (argc > 2)
 		return usage_error("penstock", "expected nothing after --help or --version");

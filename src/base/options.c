@@ -22,6 +22,10 @@ int options_bad(struct options *o, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(o->error, sizeof(o->error), fmt, ap);
 	va_end(ap);
+	/* What the user typed is shown, but must not break the line or the terminal. */
+	for (char *c = o->error; *c; c++)
+		if ((unsigned char)*c < ' ' || *c == 0x7f)
+			*c = '?';
 	return OPTION_BAD;
 }
 

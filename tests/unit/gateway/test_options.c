@@ -167,6 +167,8 @@ static const struct bad bads[] = {
 	{ "wg0 --status --daemon", "--status: expected no other option, not --daemon" },
 	{ "wg0 --config x --status", "--status: expected no other option, not --config" },
 	{ "--status", "IFNAME" },
+	{ "wg0 wg1\n\033[2J", "not 'wg1??[2J' as well" },
+	{ "--bog\nus wg0", "unknown option --bog?us" },
 };
 
 static void test_mistakes(void **state)
