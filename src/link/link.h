@@ -96,7 +96,8 @@ struct udp_tx {
 	} control;
 };
 /* Fill tx for one train: iov is one contiguous run of messages of seg_len bytes
- * (the last may be shorter), at most 64 of them and 65507 bytes. seg_len 0 or >= the length: a single datagram.
+ * (the last may be shorter), at most 64 of them and 65507 bytes. seg_len 0 or >= the
+ * length: a single datagram.
  * tos: outer TOS / traffic class. mem must live until the send is done. */
 void udp_tx_fill(struct io_tx *tx, struct udp_tx *mem, const struct wg_endpoint *to,
 	struct iovec *iov, uint32_t seg_len, uint8_t tos);

@@ -185,6 +185,7 @@ struct news {
 	struct netdev *d;
 	struct netdev_event ev;
 	bool has_state, is_deleted;
+	bool is_lossy; /* the socket overflowed: state must be asked for */
 };
 
 static int on_attr(const struct nlattr *attr, void *data)
@@ -249,10 +250,16 @@ static int read_some(struct netdev *d, struct news *n)
 	ssize_t len = mnl_socket_recvfrom(d->nl, buf, sizeof(buf));
 	int ret;
 
-	if (len < 0 && errno == ENOBUFS) {
+	if (len < 0 && errno == EAGAIN && n->is_lossy) {
+		/* Not before now: a full socket would not take the answer. */
+		n->is_lossy = false;
 		ret = ask_state(d);
-		/* Not there any more, and we missed the message that says so. */
+		/* Gone, and the message that says so is among the lost ones? */
 		return ret ? on_deleted(d, n) : 1;
+	}
+	if (len < 0 && errno == ENOBUFS) {
+		n->is_lossy = true;
+		return 1;
 	}
 	if (len < 0)
 		return errno == EAGAIN ? 0 : errno == EINTR ? 1 : -errno;

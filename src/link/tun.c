@@ -99,6 +99,76 @@ static int set_offloads(struct tun *t, unsigned allowed, bool has_vnet)
 	return 0;
 }
 
+/* What the driver says of an interface by netlink only. */
+struct tun_info {
+	unsigned n_queues; /* attached descriptors, of a multi-queue TUN */
+	bool has_pi;       /* four bytes before each packet */
+};
+
+static int on_data(const struct nlattr *attr, void *data)
+{
+	struct tun_info *info = data;
+
+	switch (mnl_attr_get_type(attr)) {
+	case IFLA_TUN_NUM_QUEUES:
+		if (mnl_attr_validate(attr, MNL_TYPE_U32) >= 0)
+			info->n_queues = mnl_attr_get_u32(attr);
+		break;
+	case IFLA_TUN_PI:
+		if (mnl_attr_validate(attr, MNL_TYPE_U8) >= 0)
+			info->has_pi = mnl_attr_get_u8(attr);
+		break;
+	}
+	return MNL_CB_OK;
+}
+
+static int find_data(const struct nlattr *attr, void *data)
+{
+	if (mnl_attr_get_type(attr) != IFLA_INFO_DATA)
+		return MNL_CB_OK;
+	return mnl_attr_parse_nested(attr, on_data, data);
+}
+
+static int find_info(const struct nlattr *attr, void *data)
+{
+	if (mnl_attr_get_type(attr) != IFLA_LINKINFO)
+		return MNL_CB_OK;
+	return mnl_attr_parse_nested(attr, find_data, data);
+}
+
+static int on_link(const struct nlmsghdr *msg, void *data)
+{
+	mnl_attr_parse(msg, sizeof(struct ifinfomsg), find_info, data);
+	return MNL_CB_STOP;
+}
+
+/* All zero where it cannot be known (another namespace, Linux before 4.17). */
+static struct tun_info get_info(const char *name)
+{
+	struct mnl_socket *nl = mnl_socket_open2(NETLINK_ROUTE, SOCK_CLOEXEC);
+	char buf[8192]; /* MNL_SOCKET_BUFFER_SIZE is no constant */
+	struct nlmsghdr *msg = mnl_nlmsg_put_header(buf);
+	struct tun_info info = { 0 };
+	struct ifinfomsg *link;
+	ssize_t len;
+
+	if (!nl)
+		return info;
+	msg->nlmsg_type = RTM_GETLINK;
+	msg->nlmsg_flags = NLM_F_REQUEST;
+	link = mnl_nlmsg_put_extra_header(msg, sizeof(*link));
+	link->ifi_family = AF_UNSPEC;
+	mnl_attr_put_strz(msg, IFLA_IFNAME, name);
+	if (!mnl_socket_bind(nl, 0, MNL_SOCKET_AUTOPID) &&
+		mnl_socket_sendto(nl, msg, msg->nlmsg_len) > 0) {
+		len = mnl_socket_recvfrom(nl, buf, sizeof(buf));
+		if (len > 0)
+			mnl_cb_run(buf, (size_t)len, 0, 0, on_link, &info);
+	}
+	mnl_socket_close(nl);
+	return info;
+}
+
 /* A queue that somebody has set on purpose stays. Failure costs bursts only. */
 static void raise_queue_len(const struct tun *t)
 {
@@ -126,61 +196,6 @@ static int attach(struct tun *t, const char *name, short flags)
 	return 0;
 }
 
-/* Inside IFLA_LINKINFO: the number of attached queues in what the driver says. */
-static int find_queues(const struct nlattr *attr, void *data)
-{
-	const struct nlattr *in;
-	unsigned *n = data;
-
-	if (mnl_attr_get_type(attr) != IFLA_INFO_DATA)
-		return MNL_CB_OK;
-	mnl_attr_for_each_nested(in, attr)
-		if (mnl_attr_get_type(in) == IFLA_TUN_NUM_QUEUES &&
-			mnl_attr_validate(in, MNL_TYPE_U32) >= 0)
-			*n = mnl_attr_get_u32(in);
-	return MNL_CB_STOP;
-}
-
-static int find_info(const struct nlattr *attr, void *data)
-{
-	if (mnl_attr_get_type(attr) != IFLA_LINKINFO)
-		return MNL_CB_OK;
-	return mnl_attr_parse_nested(attr, find_queues, data);
-}
-
-static int on_link(const struct nlmsghdr *msg, void *data)
-{
-	mnl_attr_parse(msg, sizeof(struct ifinfomsg), find_info, data);
-	return MNL_CB_STOP;
-}
-
-/* Descriptors that are attached to a multi-queue TUN; 0 when that cannot be known. */
-static unsigned count_queues(const char *name)
-{
-	struct mnl_socket *nl = mnl_socket_open2(NETLINK_ROUTE, SOCK_CLOEXEC);
-	char buf[8192]; /* MNL_SOCKET_BUFFER_SIZE is no constant */
-	struct nlmsghdr *msg = mnl_nlmsg_put_header(buf);
-	struct ifinfomsg *info;
-	unsigned n = 0;
-	ssize_t len;
-
-	if (!nl)
-		return 0;
-	msg->nlmsg_type = RTM_GETLINK;
-	msg->nlmsg_flags = NLM_F_REQUEST;
-	info = mnl_nlmsg_put_extra_header(msg, sizeof(*info));
-	info->ifi_family = AF_UNSPEC;
-	mnl_attr_put_strz(msg, IFLA_IFNAME, name);
-	if (!mnl_socket_bind(nl, 0, MNL_SOCKET_AUTOPID) &&
-		mnl_socket_sendto(nl, msg, msg->nlmsg_len) > 0) {
-		len = mnl_socket_recvfrom(nl, buf, sizeof(buf));
-		if (len > 0)
-			mnl_cb_run(buf, (size_t)len, 0, 0, on_link, &n);
-	}
-	mnl_socket_close(nl);
-	return n;
-}
-
 /* Make the interface, or else attach to one that was made persistent. */
 static int make_or_attach(struct tun *t, const char *name, short flags)
 {
@@ -194,7 +209,7 @@ static int make_or_attach(struct tun *t, const char *name, short flags)
 	ret = attach(t, name, flags);
 	if (ret != -EINVAL)
 		return ret;
-	if (count_queues(name))
+	if (get_info(name).n_queues)
 		return -EBUSY;
 	t->is_multi_queue = true;
 	return attach(t, name, (short)(flags | IFF_MULTI_QUEUE));
@@ -235,8 +250,9 @@ int tun_adopt(struct tun *t, int fd, unsigned allowed)
 	t->fd = -1;
 	if (ioctl(fd, TUNGETIFF, &ifr))
 		return -errno;
-	/* Packets without IFF_NO_PI carry four more bytes, TAP an Ethernet header. */
-	if (!(ifr.ifr_flags & IFF_TUN) || !(ifr.ifr_flags & IFF_NO_PI))
+	/* TAP has an Ethernet header. IFF_NO_PI does not tell: TUNGETIFF sets its bit
+	 * (as IFF_NOFILTER) always. */
+	if (!(ifr.ifr_flags & IFF_TUN) || get_info(ifr.ifr_name).has_pi)
 		return -EINVAL;
 	flags = fcntl(fd, F_GETFL);
 	if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK))
