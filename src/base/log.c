@@ -28,8 +28,8 @@ void log_line(enum log_level level, const char *fmt, ...)
 
 	if (level > max_level)
 		return;
-	len = (size_t)snprintf(line, sizeof(line), "%spenstock: %s", has_journal ? prefix[level] : "",
-		tag_text);
+	len = (size_t)snprintf(
+		line, sizeof(line), "%spenstock: %s", has_journal ? prefix[level] : "", tag_text);
 	va_start(ap, fmt);
 	vsnprintf(line + len, sizeof(line) - len - 1, fmt, ap);
 	va_end(ap);

@@ -55,8 +55,8 @@ bool queue_push(struct queue *q, const void *item)
 			pos = atomic_load_explicit(&q->head, memory_order_relaxed);
 			continue;
 		}
-		if (!atomic_compare_exchange_weak_explicit(&q->head, &pos, pos + 1,
-			    memory_order_relaxed, memory_order_relaxed))
+		if (!atomic_compare_exchange_weak_explicit(
+			    &q->head, &pos, pos + 1, memory_order_relaxed, memory_order_relaxed))
 			continue;
 		memcpy(s->item, item, q->item_len);
 		/* release: pairs with the acquire in queue_pop */

@@ -62,8 +62,8 @@ struct gateway {
 
 /* ---- What the state machine asks for. */
 
-static void op_send(void *ctx, const struct wg_endpoint *to, uint8_t *msg, size_t len,
-	enum wg_msg_kind kind)
+static void op_send(
+	void *ctx, const struct wg_endpoint *to, uint8_t *msg, size_t len, enum wg_msg_kind kind)
 {
 	handshaker_send(((struct gateway *)ctx)->handshaker, to, msg, len, kind);
 }
@@ -261,8 +261,8 @@ static void take_netdev_event(struct gateway *g)
 static int open_interface(struct gateway *g)
 {
 	const struct gateway_options *o = g->o;
-	int ret = o->tun_fd >= 0 ? tun_adopt(&g->tun, o->tun_fd, o->offloads) :
-				   tun_open(&g->tun, o->ifname, o->offloads);
+	int ret = o->tun_fd >= 0 ? tun_adopt(&g->tun, o->tun_fd, o->offloads)
+				 : tun_open(&g->tun, o->ifname, o->offloads);
 
 	if (!ret)
 		return 0;
@@ -321,8 +321,12 @@ static void handshake_ready(void *ctx)
 
 static int open_threads(struct gateway *g)
 {
-	struct worker_config cfg = { .id = 0, .wg = g->wg, .tun_fd = g->tun.fd,
-		.handshakes = &g->handshakes, .handshake_ready = handshake_ready, .ctx = g };
+	struct worker_config cfg = { .id = 0,
+		.wg = g->wg,
+		.tun_fd = g->tun.fd,
+		.handshakes = &g->handshakes,
+		.handshake_ready = handshake_ready,
+		.ctx = g };
 	int ret = engine_pick(&g->ops, g->o->engine);
 
 	if (ret) {
@@ -479,8 +483,8 @@ static void announce(const struct gateway *g)
 {
 	char text[64];
 
-	log_line(LOG_INFO, "interface %s, engine %s, AEAD %s, offloads: %s", g->tun.name, g->ops->name,
-		crypto_aead_name(), offload_text(worker_offloads(g->worker), text));
+	log_line(LOG_INFO, "interface %s, engine %s, AEAD %s, offloads: %s", g->tun.name,
+		g->ops->name, crypto_aead_name(), offload_text(worker_offloads(g->worker), text));
 }
 
 /* Returns 0 when it ran and was told to stop. */

@@ -42,10 +42,7 @@ struct handshaker {
 	int sock[2]; /* ours */
 
 	struct sockaddr_storage name;
-	union {
-		struct cmsghdr align;
-		uint8_t bytes[IO_CONTROL_LEN];
-	} control;
+	_Alignas(struct cmsghdr) uint8_t control[IO_CONTROL_LEN];
 	uint8_t buf[IO_BUF_LEN];
 };
 
@@ -117,8 +114,8 @@ static bool is_filled(int fd)
 static void take_message(struct handshaker *h, const uint8_t *msg, size_t len,
 	const struct wg_endpoint *from, bool is_loaded)
 {
-	enum wg_drop why = wg_rx_handshake(h->wg, msg, len, from, is_loaded, clock_now_ns(),
-		clock_wall_ns());
+	enum wg_drop why =
+		wg_rx_handshake(h->wg, msg, len, from, is_loaded, clock_now_ns(), clock_wall_ns());
 
 	if (why)
 		log_line(LOG_DEBUG, "handshake message refused: %s", wg_drop_text(why));
@@ -128,8 +125,12 @@ static void take_message(struct handshaker *h, const uint8_t *msg, size_t len,
 static bool take_datagram(struct handshaker *h, int fd, bool is_loaded)
 {
 	struct iovec iov = { h->buf, sizeof(h->buf) };
-	struct msghdr hdr = { .msg_name = &h->name, .msg_namelen = sizeof(h->name), .msg_iov = &iov,
-		.msg_iovlen = 1, .msg_control = &h->control, .msg_controllen = sizeof(h->control) };
+	struct msghdr hdr = { .msg_name = &h->name,
+		.msg_namelen = sizeof(h->name),
+		.msg_iov = &iov,
+		.msg_iovlen = 1,
+		.msg_control = h->control,
+		.msg_controllen = sizeof(h->control) };
 	ssize_t len = recvmsg(fd, &hdr, MSG_DONTWAIT);
 	struct io_rx rx = { .data = h->buf, .len = (uint32_t)len, .hdr = &hdr };
 	struct udp_rx u;

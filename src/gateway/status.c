@@ -110,8 +110,7 @@ static void print(const struct totals *t, const char *ifname, FILE *out)
 		if (!t->drops[i])
 			continue;
 		has_drops = true;
-		fprintf(out, "    %-18s %12llu  %s\n", reason_key(i), t->drops[i],
-			reason_text(i));
+		fprintf(out, "    %-18s %12llu  %s\n", reason_key(i), t->drops[i], reason_text(i));
 	}
 	if (!has_drops)
 		fprintf(out, "    none\n");

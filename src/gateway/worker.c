@@ -18,11 +18,11 @@
 
 enum {
 	TAG_TUN = 2, /* 0 and 1: the sockets, by family */
-	CHUNK_PACKETS = 64,    /* sealed at once; UDP_MAX_SEGMENTS of Linux before 6.9 */
-	TRAIN_BYTES = 65507,   /* largest UDP payload over IPv4 */
-	OUT_LEN = 256 * 1024,  /* room for the messages of unsent trains */
-	SEND_BYTES = 48 * 1024,/* send as soon as this much is sealed */
-	MERGE_BYTES = 48 * 1024,/* write to the TUN as soon as this much is merged */
+	CHUNK_PACKETS = 64, /* sealed at once; UDP_MAX_SEGMENTS of Linux before 6.9 */
+	TRAIN_BYTES = 65507, /* largest UDP payload over IPv4 */
+	OUT_LEN = 256 * 1024, /* room for the messages of unsent trains */
+	SEND_BYTES = 48 * 1024, /* send as soon as this much is sealed */
+	MERGE_BYTES = 48 * 1024, /* write to the TUN as soon as this much is merged */
 	ECN_MASK = 3,
 	ECN_CE = 3,
 };
@@ -61,8 +61,8 @@ struct worker {
 	struct wg_packet pkts[CHUNK_PACKETS];
 	size_t n_pkts;
 	uint8_t *out;
-	size_t out_len;      /* bytes used of OUT_LEN */
-	size_t chunk_start;  /* first train of the chunk that is being filled */
+	size_t out_len; /* bytes used of OUT_LEN */
+	size_t chunk_start; /* first train of the chunk that is being filled */
 	struct train trains[IO_BATCH_MAX + CHUNK_PACKETS];
 	size_t n_trains;
 	struct io_tx tx[IO_BATCH_MAX + CHUNK_PACKETS];
@@ -119,7 +119,8 @@ static void lose_offload(struct worker *w, unsigned lost)
 		return;
 	atomic_store_explicit(&w->offloads, have & ~lost, memory_order_relaxed);
 	merge_set_offloads(w->merge, have & ~lost);
-	log_line(LOG_WARN, "the kernel refuses %s here: going on without", offload_text(lost, text));
+	log_line(
+		LOG_WARN, "the kernel refuses %s here: going on without", offload_text(lost, text));
 }
 
 /* ---- Outward to inward. */
@@ -188,8 +189,8 @@ static void deliver(struct worker *w, const struct wg_packet *pkts, size_t n, ui
 	}
 }
 
-static void queue_handshake(struct worker *w, const uint8_t *msg, uint32_t len,
-	const struct wg_endpoint *from)
+static void queue_handshake(
+	struct worker *w, const uint8_t *msg, uint32_t len, const struct wg_endpoint *from)
 {
 	struct handshake_item item = { .from = *from, .len = (uint8_t)len };
 
@@ -257,14 +258,16 @@ static void flush_udp(struct worker *w)
 
 			if (endpoint_family(&t->to) != family)
 				break;
-			udp_tx_fill(&w->tx[end], &w->tx_mem[end], &t->to, &t->iov, t->seg_len, t->tos);
+			udp_tx_fill(
+				&w->tx[end], &w->tx_mem[end], &t->to, &t->iov, t->seg_len, t->tos);
 		}
 		if (w->sock[family] < 0) {
 			count_drop(w, WORKER_DROP_UDP_SEND, end - first);
 			continue;
 		}
 		count_drop(w, WORKER_DROP_UDP_SEND,
-			udp_send(w->ops, w->engine, w->sock[family], &w->tx[first], end - first, &w->paths));
+			udp_send(w->ops, w->engine, w->sock[family], &w->tx[first], end - first,
+				&w->paths));
 	}
 	lose_offload(w, w->paths.lost);
 	w->n_trains = 0;

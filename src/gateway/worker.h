@@ -10,19 +10,20 @@
 #include "wg/wg.h"
 
 /* Why the worker, as opposed to wg, dropped something. */
-#define WORKER_DROPS(X)                                                                            \
-	X(TUN_FRAME, "tun_frame", "frame from the TUN is not whole IP or has a bad offload header") \
-	X(DATAGRAM, "datagram_cut", "datagram truncated or of a foreign family")                   \
-	X(QUEUE_FULL, "handshake_queue_full", "handshake queue is full")                           \
-	X(TUN_WRITE, "tun_write", "the TUN refused a packet")                                      \
-	X(UDP_SEND, "udp_send", "the kernel refused a datagram")                                   \
+#define WORKER_DROPS(X)                                                           \
+	X(TUN_FRAME, "tun_frame",                                                 \
+		"frame from the TUN is not whole IP or has a bad offload header") \
+	X(DATAGRAM, "datagram_cut", "datagram truncated or of a foreign family")  \
+	X(QUEUE_FULL, "handshake_queue_full", "handshake queue is full")          \
+	X(TUN_WRITE, "tun_write", "the TUN refused a packet")                     \
+	X(UDP_SEND, "udp_send", "the kernel refused a datagram")                  \
 	X(ECN, "ecn", "congestion mark outside on a packet that cannot carry it (RFC 6040)")
 
 enum worker_drop {
 #define X(name, key, text) WORKER_DROP_##name,
 	WORKER_DROPS(X)
 #undef X
-	WORKER_DROP_N
+		WORKER_DROP_N
 };
 const char *worker_drop_key(enum worker_drop d);
 const char *worker_drop_text(enum worker_drop d);
@@ -41,7 +42,7 @@ struct worker_config {
 	struct wg *wg;
 	const struct engine_ops *ops;
 	int tun_fd;
-	unsigned offloads;        /* enum link_offload: in force at start */
+	unsigned offloads; /* enum link_offload: in force at start */
 	struct queue *handshakes; /* of struct handshake_item */
 	void (*handshake_ready)(void *ctx); /* something was pushed; must not block */
 	void *ctx;

@@ -21,7 +21,7 @@
 enum {
 	POLL_EVERY = 16,
 	BATCH_BYTES = 256 * 1024, /* stop filling a batch beyond this */
-	TRAIN_BYTES = 8 * 1024,   /* mean message length that counts as trains */
+	TRAIN_BYTES = 8 * 1024, /* mean message length that counts as trains */
 	TRAINS_PER_BATCH = 4,
 	/* Odd number of cache lines, so that the first lines of the buffers do not
 	 * all fall into one set of the L1 cache. */
@@ -33,7 +33,7 @@ struct channel {
 	int fd; /* -1: free */
 	enum io_kind kind;
 	uint32_t tag;
-	bool is_hot;    /* gave something last time */
+	bool is_hot; /* gave something last time */
 	unsigned depth; /* messages to ask for */
 };
 
@@ -47,10 +47,7 @@ struct engine {
 	struct mmsghdr msg[IO_BATCH_MAX];
 	struct iovec iov[IO_BATCH_MAX];
 	struct sockaddr_storage name[IO_BATCH_MAX];
-	union {
-		struct cmsghdr align;
-		uint8_t bytes[IO_CONTROL_LEN];
-	} control[IO_BATCH_MAX];
+	_Alignas(struct cmsghdr) uint8_t control[IO_BATCH_MAX][IO_CONTROL_LEN];
 };
 
 /* sendmmsg takes an array of io_tx as it is. */
@@ -84,7 +81,7 @@ static void buffers_init(struct engine *e)
 		h->msg_iov = &e->iov[i];
 		h->msg_iovlen = 1;
 		h->msg_name = &e->name[i];
-		h->msg_control = &e->control[i];
+		h->msg_control = e->control[i];
 	}
 	for (unsigned i = 0; i < IO_CHANNELS_MAX; i++)
 		e->ch[i].fd = -1;
@@ -144,7 +141,9 @@ static int add(struct engine *e, int fd, enum io_kind kind, uint32_t tag)
 			continue;
 		ret = watch(e, fd, i);
 		if (!ret)
-			*c = (struct channel){ .fd = fd, .kind = kind, .tag = tag, .depth = IO_BATCH_MAX };
+			*c = (struct channel){
+				.fd = fd, .kind = kind, .tag = tag, .depth = IO_BATCH_MAX
+			};
 		return ret;
 	}
 	return -ENOSPC;
@@ -163,7 +162,8 @@ static int drop(struct engine *e, int fd)
 	return -ENOENT;
 }
 
-static struct io_rx *push(struct engine *e, struct io_batch *in, const struct channel *c, size_t len)
+static struct io_rx *push(
+	struct engine *e, struct io_batch *in, const struct channel *c, size_t len)
 {
 	struct io_rx *rx = &in->rx[in->n];
 
@@ -228,12 +228,14 @@ static void receive_hot(struct engine *e, struct io_batch *in)
 	struct channel *last = NULL;
 	size_t bytes = 0;
 
-	for (unsigned k = 0; k < IO_CHANNELS_MAX && in->n < IO_BATCH_MAX && bytes < BATCH_BYTES; k++) {
+	for (unsigned k = 0; k < IO_CHANNELS_MAX && in->n < IO_BATCH_MAX && bytes < BATCH_BYTES;
+		k++) {
 		struct channel *c = &e->ch[(e->first + k) % IO_CHANNELS_MAX];
 
 		if (c->fd < 0 || !c->is_hot)
 			continue;
-		bytes += c->kind == IO_DGRAM ? receive_datagrams(e, c, in) : receive_frames(e, c, in);
+		bytes += c->kind == IO_DGRAM ? receive_datagrams(e, c, in)
+					     : receive_frames(e, c, in);
 		last = c;
 	}
 	/* The channel after the one that was read last comes first next time: if that

@@ -19,7 +19,7 @@ enum io_kind {
 
 enum {
 	IO_CHANNELS_MAX = 16, /* per engine; full: -ENOSPC */
-	IO_BATCH_MAX = 64,    /* messages per batch */
+	IO_BATCH_MAX = 64, /* messages per batch */
 	IO_BUF_LEN = 65536 + 64, /* room for one message: the longest train or frame */
 	IO_CONTROL_LEN = 128, /* room for ancillary data */
 };
@@ -29,8 +29,8 @@ enum {
 struct io_rx {
 	uint8_t *data;
 	uint32_t len;
-	uint32_t tag;             /* as given to add(): which channel */
-	struct msghdr *hdr;       /* datagrams: name, control, flags; NULL for frames */
+	uint32_t tag; /* as given to add(): which channel */
+	struct msghdr *hdr; /* datagrams: name, control, flags; NULL for frames */
 };
 
 struct io_batch {
