@@ -75,8 +75,8 @@ static_assert(sizeof(struct allowed_chunk) <= CHUNK_HEAD, "slab");
  * would spend a page more on each to remember the alignment. */
 static struct allowed_chunk *chunk_map(void)
 {
-	uint8_t *p = mmap(NULL, 2 * CHUNK_LEN, PROT_READ | PROT_WRITE,
-		MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	uint8_t *p = mmap(
+		NULL, 2 * CHUNK_LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	size_t before;
 
 	if (p == MAP_FAILED)
@@ -165,8 +165,8 @@ static void node_return(void *node)
 	do {
 		*(void **)node = old;
 		/* release: the link is written before the node is found */
-	} while (!atomic_compare_exchange_weak_explicit(top, &old, node, memory_order_release,
-		memory_order_relaxed));
+	} while (!atomic_compare_exchange_weak_explicit(
+		top, &old, node, memory_order_release, memory_order_relaxed));
 }
 
 static void leaf_return(struct rcu_node *n)
@@ -266,8 +266,8 @@ static bool is_branch_before(uintptr_t s, unsigned bits)
 
 /* Go down along k through the branches before bits; *parent is the branch of the
  * slot returned, NULL for the root; *above is the slot that holds parent. */
-static slot_t *descend(slot_t *root, struct key k, unsigned bits, struct branch **parent,
-	slot_t **above)
+static slot_t *descend(
+	slot_t *root, struct key k, unsigned bits, struct branch **parent, slot_t **above)
 {
 	slot_t *slot = root;
 
@@ -306,8 +306,8 @@ static bool is_valid(const struct prefix *net)
 }
 
 /* Exactly this prefix, or NULL. */
-static struct allowed_leaf *find(const struct allowed_table *t, uint8_t family, struct key k,
-	unsigned bits)
+static struct allowed_leaf *find(
+	const struct allowed_table *t, uint8_t family, struct key k, unsigned bits)
 {
 	uintptr_t s = own(&t->root[family == AF_INET6]);
 	struct allowed_leaf *leaf = NULL;
@@ -420,8 +420,8 @@ static void attach(struct allowed_table *t, struct allowed_leaf *leaf)
 	/* relaxed: published with b below */
 	if (parted == bits) {
 		atomic_store_explicit(&b->here, leaf, memory_order_relaxed);
-		atomic_store_explicit(&b->child[key_bit(other->net, parted)], own(slot),
-			memory_order_relaxed);
+		atomic_store_explicit(
+			&b->child[key_bit(other->net, parted)], own(slot), memory_order_relaxed);
 	} else {
 		atomic_store_explicit(&b->child[key_bit(leaf->net, parted)], slot_leaf(leaf),
 			memory_order_relaxed);
@@ -434,8 +434,8 @@ static void attach(struct allowed_table *t, struct allowed_leaf *leaf)
 	rcu_publish(*slot, (uintptr_t)b);
 }
 
-int allowed_insert(struct allowed_table *t, const struct prefix *net,
-	struct allowed_owner *owner, uint32_t mark, struct allowed_owner **moved_from)
+int allowed_insert(struct allowed_table *t, const struct prefix *net, struct allowed_owner *owner,
+	uint32_t mark, struct allowed_owner **moved_from)
 {
 	struct allowed_owner *before = NULL;
 	struct allowed_leaf *leaf;
@@ -504,8 +504,8 @@ static void detach(struct allowed_table *t, struct allowed_leaf *leaf)
 	rcu_free_later(&leaf->rcu, leaf_return);
 }
 
-static void leaf_remove(struct allowed_table *t, struct allowed_owner *owner,
-	struct allowed_leaf *leaf)
+static void leaf_remove(
+	struct allowed_table *t, struct allowed_owner *owner, struct allowed_leaf *leaf)
 {
 	owner_unlink(owner, leaf);
 	detach(t, leaf);
@@ -542,8 +542,8 @@ void allowed_remove_stale(struct allowed_table *t, struct allowed_owner *owner, 
 	}
 }
 
-struct allowed_owner *allowed_lookup(const struct allowed_table *t, uint8_t family,
-	const uint8_t *ip)
+struct allowed_owner *allowed_lookup(
+	const struct allowed_table *t, uint8_t family, const uint8_t *ip)
 {
 	struct key k = key_load(family, ip);
 	struct allowed_owner *best = NULL;

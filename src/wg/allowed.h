@@ -29,11 +29,11 @@ struct allowed_owner {
 
 struct allowed_table {
 	_Atomic uintptr_t root[2]; /* IPv4, IPv6 */
-	size_t n;                  /* prefixes */
+	size_t n; /* prefixes */
 	/* node memory: writer only, but for returned */
 	struct allowed_chunk *chunks;
 	void *free;
-	size_t n_free;          /* in free and in the untouched rest of the newest chunk */
+	size_t n_free; /* in free and in the untouched rest of the newest chunk */
 	_Atomic(void *) returned; /* freed after their grace period, by any thread */
 };
 
@@ -52,8 +52,7 @@ MUST_CHECK int allowed_insert(struct allowed_table *t, const struct prefix *net,
 	struct allowed_owner *owner, uint32_t mark, struct allowed_owner **moved_from);
 
 /* Take exactly this prefix from owner. 0; -ENOENT when owner has it not. */
-int allowed_remove(struct allowed_table *t, const struct prefix *net,
-	struct allowed_owner *owner);
+int allowed_remove(struct allowed_table *t, const struct prefix *net, struct allowed_owner *owner);
 /* Take all from owner. */
 void allowed_remove_all(struct allowed_table *t, struct allowed_owner *owner);
 /* Take from owner what does not carry mark: after inserting a new list with a
@@ -62,8 +61,8 @@ void allowed_remove_stale(struct allowed_table *t, struct allowed_owner *owner, 
 
 /* Owner of the longest prefix that covers the address; NULL for none. family
  * AF_INET (4 bytes at ip) or AF_INET6 (16). RCU reader or writer. */
-struct allowed_owner *allowed_lookup(const struct allowed_table *t, uint8_t family,
-	const uint8_t *ip);
+struct allowed_owner *allowed_lookup(
+	const struct allowed_table *t, uint8_t family, const uint8_t *ip);
 
 /* Walk an owner's prefixes: owner->first, then allowed_next until NULL. Writer's lock. */
 struct allowed_leaf *allowed_next(const struct allowed_leaf *leaf);

@@ -24,16 +24,16 @@ static size_t macs_at(size_t len)
 }
 
 /* mac1 of a message; its place in the message is not read. */
-static void compute_mac1(uint8_t out[COOKIE_LEN], const struct cookie_keys *k,
-	const uint8_t *msg, size_t len)
+static void compute_mac1(
+	uint8_t out[COOKIE_LEN], const struct cookie_keys *k, const uint8_t *msg, size_t len)
 {
 	const struct span in = { msg, macs_at(len) };
 
 	blake2s_mac(out, k->mac1, sizeof(k->mac1), &in, 1);
 }
 
-static void compute_mac2(uint8_t out[COOKIE_LEN], const uint8_t cookie[COOKIE_LEN],
-	const uint8_t *msg, size_t len)
+static void compute_mac2(
+	uint8_t out[COOKIE_LEN], const uint8_t cookie[COOKIE_LEN], const uint8_t *msg, size_t len)
 {
 	const struct span in = { msg, macs_at(len) + COOKIE_LEN };
 
@@ -46,8 +46,7 @@ static void compute_cookie(struct cookie_checker *c, const uint8_t remote[COOKIE
 {
 	const struct span in = { remote, COOKIE_REMOTE };
 
-	if (!c->has_secret ||
-		now_ns >= c->secret_born_ns + COOKIE_SECRET_MAX_S * NSEC_PER_SEC) {
+	if (!c->has_secret || now_ns >= c->secret_born_ns + COOKIE_SECRET_MAX_S * NSEC_PER_SEC) {
 		crypto_random(c->secret, sizeof(c->secret));
 		c->secret_born_ns = now_ns;
 		c->has_secret = true;
@@ -95,7 +94,8 @@ void cookie_make_reply(struct cookie_checker *c, const uint8_t *msg, size_t len,
 
 	/* The sender's index stands at the same place in both messages. */
 	static_assert(offsetof(struct wgmsg_initiation, sender) ==
-			offsetof(struct wgmsg_response, sender), "sender");
+			offsetof(struct wgmsg_response, sender),
+		"sender");
 	out->type = htole32(WGMSG_COOKIE);
 	memcpy(&out->receiver, msg + offsetof(struct wgmsg_initiation, sender), 4);
 	crypto_random(out->nonce, sizeof(out->nonce));

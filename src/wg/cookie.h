@@ -13,9 +13,9 @@
 
 enum {
 	COOKIE_LEN = 16,
-	COOKIE_REMOTE = 24,        /* bytes of an endpoint that a cookie is bound to */
+	COOKIE_REMOTE = 24, /* bytes of an endpoint that a cookie is bound to */
 	COOKIE_SECRET_MAX_S = 120, /* a checker's secret is changed this often */
-	COOKIE_USE_MAX_S = 115,    /* a cookie is used this long: 5 s for latency */
+	COOKIE_USE_MAX_S = 115, /* a cookie is used this long: 5 s for latency */
 };
 
 /* What the MACs towards the owner of a public key depend on. */
@@ -44,8 +44,8 @@ struct cookie_jar {
 
 enum cookie_mac {
 	COOKIE_MAC_BAD, /* mac1 is wrong: the sender does not know our public key */
-	COOKIE_MAC1,    /* mac1 is right, mac2 is not */
-	COOKIE_MAC2,    /* both are: the sender receives at the address it sends from */
+	COOKIE_MAC1, /* mac1 is right, mac2 is not */
+	COOKIE_MAC2, /* both are: the sender receives at the address it sends from */
 };
 
 /* For our public key. The secret is made when first needed. */
@@ -71,7 +71,7 @@ void cookie_add_macs(struct cookie_jar *j, uint8_t *msg, size_t len, uint64_t no
 
 /* A cookie reply came. false: we have sent nothing it can answer, or it does
  * not authenticate; then nothing changed. */
-MUST_CHECK bool cookie_take_reply(struct cookie_jar *j, const struct wgmsg_cookie *msg,
-	uint64_t now_ns);
+MUST_CHECK bool cookie_take_reply(
+	struct cookie_jar *j, const struct wgmsg_cookie *msg, uint64_t now_ns);
 
 #endif

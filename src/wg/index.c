@@ -35,8 +35,8 @@ static void link_set(struct index_slot *s, uint32_t gen, uint32_t next)
 	s->link = gen << WGINDEX_SLOT_BITS | next;
 }
 
-int index_init(struct index_table *t, uint32_t server_id, unsigned n_workers,
-	const uint8_t key[INDEX_KEY])
+int index_init(
+	struct index_table *t, uint32_t server_id, unsigned n_workers, const uint8_t key[INDEX_KEY])
 {
 	if (server_id > WG_SERVER_ID_MAX || n_workers < 1 || n_workers > WG_WORKERS_MAX)
 		return -EINVAL;
@@ -58,7 +58,8 @@ int index_init(struct index_table *t, uint32_t server_id, unsigned n_workers,
 void index_fini(struct index_table *t)
 {
 	for (size_t i = 0; i < INDEX_CHUNKS; i++)
-		free(atomic_load_explicit(&t->chunks[i], memory_order_relaxed)); /* no reader left */
+		free(atomic_load_explicit(
+			&t->chunks[i], memory_order_relaxed)); /* no reader left */
 	crypto_wipe(t, sizeof(*t));
 }
 
@@ -105,8 +106,8 @@ static struct index_slot *chunk_make(struct index_table *t, uint32_t slot)
 }
 
 /* A slot of this share that nobody has: a used one if enough of them wait. */
-static int share_take(struct index_table *t, struct index_share *share, uint32_t *slot,
-	struct index_slot **out)
+static int share_take(
+	struct index_table *t, struct index_share *share, uint32_t *slot, struct index_slot **out)
 {
 	bool has_fresh = share->next_fresh < share->end;
 
@@ -129,8 +130,8 @@ static int share_take(struct index_table *t, struct index_share *share, uint32_t
 	return 0;
 }
 
-int index_take(struct index_table *t, unsigned worker, enum index_kind kind, void *owner,
-	uint32_t *out)
+int index_take(
+	struct index_table *t, unsigned worker, enum index_kind kind, void *owner, uint32_t *out)
 {
 	struct sipkey key = key_of(t, t->epoch);
 	struct index_slot *s;

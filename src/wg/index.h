@@ -65,8 +65,8 @@ void index_use_epoch(struct index_table *t, unsigned epoch);
 
 /* An unused index of this worker, owned by owner. 0; -ENOSPC when the worker's share is
  * used up, -ENOMEM. */
-MUST_CHECK int index_take(struct index_table *t, unsigned worker, enum index_kind kind,
-	void *owner, uint32_t *out);
+MUST_CHECK int index_take(
+	struct index_table *t, unsigned worker, enum index_kind kind, void *owner, uint32_t *out);
 /* Give a taken index to another owner in one step: a handshake's index becomes
  * its keypair's. */
 void index_replace(struct index_table *t, uint32_t index, enum index_kind kind, void *owner);

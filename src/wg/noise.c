@@ -17,16 +17,14 @@ static_assert((int)NOISE_KEY == (int)CRYPTO_KEY, "keys");
 static_assert((int)NOISE_HASH == (int)CRYPTO_HASH, "hashes");
 
 /* Hash("Noise_IKpsk2_25519_ChaChaPoly_BLAKE2s"): C at the start. */
-static const uint8_t chain_start[NOISE_HASH] = {
-	0x60, 0xe2, 0x6d, 0xae, 0xf3, 0x27, 0xef, 0xc0, 0x2e, 0xc3, 0x35, 0xe2, 0xa0, 0x25, 0xd2, 0xd0,
-	0x16, 0xeb, 0x42, 0x06, 0xf8, 0x72, 0x77, 0xf5, 0x2d, 0x38, 0xd1, 0x98, 0x8b, 0x78, 0xcd, 0x36,
-};
+static const uint8_t chain_start[NOISE_HASH] = { 0x60, 0xe2, 0x6d, 0xae, 0xf3, 0x27, 0xef, 0xc0,
+	0x2e, 0xc3, 0x35, 0xe2, 0xa0, 0x25, 0xd2, 0xd0, 0x16, 0xeb, 0x42, 0x06, 0xf8, 0x72, 0x77,
+	0xf5, 0x2d, 0x38, 0xd1, 0x98, 0x8b, 0x78, 0xcd, 0x36 };
 
 /* Hash(chain_start || "WireGuard v1 zx2c4 Jason@zx2c4.com"): H at the start. */
-static const uint8_t hash_start[NOISE_HASH] = {
-	0x22, 0x11, 0xb3, 0x61, 0x08, 0x1a, 0xc5, 0x66, 0x69, 0x12, 0x43, 0xdb, 0x45, 0x8a, 0xd5, 0x32,
-	0x2d, 0x9c, 0x6c, 0x66, 0x22, 0x93, 0xe8, 0xb7, 0x0e, 0xe1, 0x9c, 0x65, 0xba, 0x07, 0x9e, 0xf3,
-};
+static const uint8_t hash_start[NOISE_HASH] = { 0x22, 0x11, 0xb3, 0x61, 0x08, 0x1a, 0xc5, 0x66,
+	0x69, 0x12, 0x43, 0xdb, 0x45, 0x8a, 0xd5, 0x32, 0x2d, 0x9c, 0x6c, 0x66, 0x22, 0x93, 0xe8,
+	0xb7, 0x0e, 0xe1, 0x9c, 0x65, 0xba, 0x07, 0x9e, 0xf3 };
 
 static const uint8_t zero[NOISE_KEY];
 
@@ -58,8 +56,8 @@ static bool mix_dh(uint8_t chain[NOISE_HASH], uint8_t *key, const uint8_t secret
 	return ok;
 }
 
-static void mix_psk(struct noise_handshake *hs, const uint8_t psk[NOISE_KEY],
-	uint8_t key[NOISE_KEY])
+static void mix_psk(
+	struct noise_handshake *hs, const uint8_t psk[NOISE_KEY], uint8_t key[NOISE_KEY])
 {
 	uint8_t tau[NOISE_HASH];
 	uint8_t *const out[] = { hs->chain, tau, key };
@@ -70,8 +68,8 @@ static void mix_psk(struct noise_handshake *hs, const uint8_t psk[NOISE_KEY],
 }
 
 /* An ephemeral key goes over the wire in clear. */
-static void mix_ephemeral(uint8_t hash[NOISE_HASH], uint8_t chain[NOISE_HASH],
-	const uint8_t ephemeral[NOISE_KEY])
+static void mix_ephemeral(
+	uint8_t hash[NOISE_HASH], uint8_t chain[NOISE_HASH], const uint8_t ephemeral[NOISE_KEY])
 {
 	mix_hash(hash, ephemeral, NOISE_KEY);
 	mix_key(chain, NULL, ephemeral, NOISE_KEY);
@@ -227,8 +225,8 @@ bool noise_open_timestamp(struct noise_transcript *t, const struct noise_peer *p
 	return ok;
 }
 
-enum noise_verdict noise_judge_timestamp(const struct noise_peer *p,
-	const uint8_t timestamp[TAI64N_LEN], uint64_t now_ns)
+enum noise_verdict noise_judge_timestamp(
+	const struct noise_peer *p, const uint8_t timestamp[TAI64N_LEN], uint64_t now_ns)
 {
 	if (!p->has_initiation)
 		return NOISE_FRESH;

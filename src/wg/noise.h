@@ -22,19 +22,22 @@ struct noise_identity {
 	bool has_key;
 	uint8_t secret[NOISE_KEY]; /* clamped */
 	uint8_t public_key[NOISE_KEY];
-	uint8_t hash[NOISE_HASH]; /* transcript of a handshake towards us, before its first message */
+	uint8_t hash[NOISE_HASH]; /* transcript of a handshake towards us, before its first message
+				   */
 };
 
 /* What handshakes with one peer have in common. */
 struct noise_peer {
 	uint8_t public_key[NOISE_KEY];
-	uint8_t hash[NOISE_HASH]; /* transcript of a handshake towards it, before its first message */
+	uint8_t hash[NOISE_HASH]; /* transcript of a handshake towards it, before its first message
+				   */
 	uint8_t static_static[NOISE_KEY]; /* DH of both static keys, computed once */
-	uint8_t psk[NOISE_KEY];           /* all zero: none */
-	bool is_usable; /* false: no identity, or a low-order key; no message is ever made or taken */
-	bool has_initiation;              /* the two below are valid */
+	uint8_t psk[NOISE_KEY]; /* all zero: none */
+	bool is_usable; /* false: no identity, or a low-order key; no message is ever made or taken
+			 */
+	bool has_initiation; /* the two below are valid */
 	uint8_t last_timestamp[TAI64N_LEN]; /* greatest stamp that an initiation of it carried */
-	uint64_t last_initiation_ns;        /* when that initiation was taken */
+	uint64_t last_initiation_ns; /* when that initiation was taken */
 };
 
 enum noise_state {
@@ -89,9 +92,9 @@ void noise_handshake_clear(struct noise_handshake *hs);
 /* Our initiation to the peer, all but its MACs (cookie_add_macs). Any earlier
  * handshake in hs is forgotten. 2 X25519. false when the peer is not usable:
  * then hs is idle and *out zero. */
-MUST_CHECK bool noise_create_initiation(struct noise_handshake *hs,
-	const struct noise_identity *id, const struct noise_peer *p, uint32_t local_index,
-	const uint8_t timestamp[TAI64N_LEN], struct wgmsg_initiation *out);
+MUST_CHECK bool noise_create_initiation(struct noise_handshake *hs, const struct noise_identity *id,
+	const struct noise_peer *p, uint32_t local_index, const uint8_t timestamp[TAI64N_LEN],
+	struct wgmsg_initiation *out);
 
 /* Taking an initiation, three steps; the MACs have been checked already.
  *  1. noise_open_initiation: who claims to send it? Needs the identity only. 1 X25519.
@@ -99,19 +102,18 @@ MUST_CHECK bool noise_create_initiation(struct noise_handshake *hs,
  *     the static key. No X25519. Then noise_judge_timestamp: replay, flood?
  *  3. noise_commit_initiation: it becomes the peer's handshake.
  * Wherever it ends, noise_transcript_wipe. */
-MUST_CHECK bool noise_open_initiation(struct noise_transcript *t,
-	const struct noise_identity *id, const struct wgmsg_initiation *msg,
-	uint8_t peer_key[NOISE_KEY]);
+MUST_CHECK bool noise_open_initiation(struct noise_transcript *t, const struct noise_identity *id,
+	const struct wgmsg_initiation *msg, uint8_t peer_key[NOISE_KEY]);
 MUST_CHECK bool noise_open_timestamp(struct noise_transcript *t, const struct noise_peer *p,
 	const struct wgmsg_initiation *msg, uint8_t timestamp[TAI64N_LEN]);
 
 enum noise_verdict {
 	NOISE_FRESH,
 	NOISE_REPLAY, /* stamp not newer than the last one taken */
-	NOISE_FLOOD,  /* less than 1/50 s after the last one taken */
+	NOISE_FLOOD, /* less than 1/50 s after the last one taken */
 };
-enum noise_verdict noise_judge_timestamp(const struct noise_peer *p,
-	const uint8_t timestamp[TAI64N_LEN], uint64_t now_ns);
+enum noise_verdict noise_judge_timestamp(
+	const struct noise_peer *p, const uint8_t timestamp[TAI64N_LEN], uint64_t now_ns);
 
 /* Replaces whatever hs held; remembers stamp and time in p. */
 void noise_commit_initiation(struct noise_handshake *hs, struct noise_peer *p,
@@ -125,9 +127,8 @@ MUST_CHECK bool noise_create_response(struct noise_handshake *hs, const struct n
 
 /* The response to our initiation, its MACs checked already. 2 X25519. false:
  * wrong state, wrong receiver or not authentic; then hs is as it was. */
-MUST_CHECK bool noise_consume_response(struct noise_handshake *hs,
-	const struct noise_identity *id, const struct noise_peer *p,
-	const struct wgmsg_response *msg);
+MUST_CHECK bool noise_consume_response(struct noise_handshake *hs, const struct noise_identity *id,
+	const struct noise_peer *p, const struct wgmsg_response *msg);
 
 /* Keys of the session; wipes hs (the caller takes the two indices out before).
  * false in any state but NOISE_RESPONSE_SENT and NOISE_RESPONSE_TAKEN. */

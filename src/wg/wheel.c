@@ -131,8 +131,8 @@ static void advance(struct wheel *w, uint64_t tick)
 
 	list_init(&moved);
 	for (unsigned l = 0; l < WHEEL_LEVELS; l++) {
-		uint64_t hit = w->occupied[l] &
-			slots_entered(w->tick >> shift_of(l), tick >> shift_of(l));
+		uint64_t hit =
+			w->occupied[l] & slots_entered(w->tick >> shift_of(l), tick >> shift_of(l));
 
 		w->occupied[l] &= ~hit;
 		for (; hit; hit &= hit - 1)
