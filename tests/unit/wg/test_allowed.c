@@ -75,8 +75,7 @@ static bool covers(const struct prefix *p, const uint8_t *ip)
 
 static bool same_net(const struct prefix *a, const struct prefix *b)
 {
-	return a->addr.family == b->addr.family && a->bits == b->bits &&
-		covers(a, b->addr.ip);
+	return a->addr.family == b->addr.family && a->bits == b->bits && covers(a, b->addr.ip);
 }
 
 static struct allowed_owner *model_lookup(struct model *m, uint8_t family, const uint8_t *ip)
@@ -200,8 +199,7 @@ static void test_model(void **state)
 		}
 		for (unsigned i = 0; i < 10; i++) {
 			struct prefix p = some_net();
-			struct allowed_owner *expected =
-				model_lookup(&m, p.addr.family, p.addr.ip);
+			struct allowed_owner *expected = model_lookup(&m, p.addr.family, p.addr.ip);
 
 			assert_ptr_equal(allowed_lookup(&t, p.addr.family, p.addr.ip), expected);
 			hits += expected != NULL;
@@ -325,7 +323,8 @@ static void replace_chain(const char *addr, const uint8_t *bits, size_t n)
 	for (size_t i = 0; i < n; i++)
 		add(&t, addr, bits[i], &a);
 	assert_int_equal(a.n, n - 1); /* /0 is twice in the chain */
-	assert_int_equal(allowed_insert(&t, &(struct prefix){ net(addr, 0).addr, 0 }, &a, 99, NULL), 0);
+	assert_int_equal(
+		allowed_insert(&t, &(struct prefix){ net(addr, 0).addr, 0 }, &a, 99, NULL), 0);
 	allowed_remove_stale(&t, &a, 99);
 	assert_int_equal(a.n, 1);
 	assert_ptr_equal(who(&t, addr), &a);
@@ -424,7 +423,9 @@ static void test_many(void **state)
 		struct prefix p = nth(i);
 
 		assert_ptr_equal(allowed_lookup(&t, AF_INET, p.addr.ip),
-			i % 4 == 3 ? &b : i % 4 == 1 ? &a : NULL);
+			i % 4 == 3	     ? &b
+				: i % 4 == 1 ? &a
+					     : NULL);
 	}
 	allowed_remove_all(&t, &a);
 	allowed_remove_all(&t, &b);
@@ -522,6 +523,68 @@ static void test_churn(void **state)
 	free(c);
 }
 
+/* Prefixes come and go right beside, above and below two that stay, which change
+ * hands between two owners: never nobody's, never the flapping owner's. */
+struct flap {
+	struct allowed_table t;
+	struct allowed_owner own[2], other;
+	_Atomic bool is_done;
+	_Atomic size_t n_reads, n_missed;
+};
+
+static void *read_two(void *arg)
+{
+	static const uint8_t ip[2][4] = { { 10, 0, 0, 0 }, { 10, 9, 9, 9 } };
+	struct flap *f = arg;
+
+	rcu_thread_init();
+	while (!f->is_done) {
+		for (unsigned i = 0; i < 64; i++) {
+			struct allowed_owner *o = allowed_lookup(&f->t, AF_INET, ip[i % 2]);
+
+			f->n_missed += o != &f->own[0] && o != &f->own[1];
+		}
+		f->n_reads += 64;
+		rcu_quiescent();
+	}
+	rcu_thread_fini();
+	return NULL;
+}
+
+static void test_flap(void **state)
+{
+	const struct prefix stay[] = { net("10.0.0.0", 32), net("10.8.0.0", 13) };
+	const struct prefix come[] = { net("10.0.0.1", 32), net("10.0.0.0", 24), net("0.0.0.0", 0),
+		net("10.9.9.8", 32), net("10.0.0.0", 8), net("11.0.0.0", 8) };
+	struct flap *f = calloc(1, sizeof(*f));
+	pthread_t reader;
+
+	rng_state = 21;
+	allowed_init(&f->t);
+	for (size_t i = 0; i < 2; i++)
+		assert_int_equal(allowed_insert(&f->t, &stay[i], &f->own[0], 0, NULL), 0);
+	assert_int_equal(pthread_create(&reader, NULL, read_two, f), 0);
+	for (unsigned i = 0; i < 1000000 || f->n_reads < 1000000; i++) {
+		const struct prefix *p = &come[rng() % ARRAY_LEN(come)];
+
+		if (rng() % 8 == 0)
+			assert_int_equal(allowed_insert(&f->t, &stay[rng() % 2], &f->own[rng() % 2],
+						 0, NULL),
+				0);
+		else if (allowed_find(&f->t, p))
+			assert_int_equal(allowed_remove(&f->t, p, &f->other), 0);
+		else
+			assert_int_equal(allowed_insert(&f->t, p, &f->other, 0, NULL), 0);
+		if (i % 1024 == 0)
+			rcu_reclaim();
+	}
+	f->is_done = true;
+	pthread_join(reader, NULL);
+	assert_int_equal(f->n_missed, 0);
+	allowed_fini(&f->t);
+	free(f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -534,6 +597,7 @@ int main(void)
 		cmocka_unit_test(test_many),
 		cmocka_unit_test(test_reserve),
 		cmocka_unit_test(test_churn),
+		cmocka_unit_test(test_flap),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -154,12 +154,13 @@ static void test_steering(void **state)
 			for (unsigned i = 0; i < 20; i++) {
 				uint32_t index, plain;
 
-				assert_int_equal(index_take(t, w, INDEX_KEYPAIR, &owner, &index), 0);
+				assert_int_equal(
+					index_take(t, w, INDEX_KEYPAIR, &owner, &index), 0);
 				plain = wgindex_unmask(&key, index);
 				assert_int_equal(wgindex_worker(plain, t->worker_bits), w);
 				assert_int_equal(wgindex_server(plain), n);
-				assert_int_equal(wgindex_slot(plain),
-					(w << (20 - t->worker_bits)) + i);
+				assert_int_equal(
+					wgindex_slot(plain), (w << (20 - t->worker_bits)) + i);
 			}
 		}
 		drop(t);
@@ -250,6 +251,8 @@ static void test_full(void **state)
 	assert_int_equal(index_take(t, 63, INDEX_HANDSHAKE, &owner, &index), 0);
 	assert_int_not_equal(index, taken[5]); /* same slot, next generation */
 	assert_null(index_lookup(t, taken[5], &kind));
+	index_release(t, taken[5]); /* the old one: must not free the slot */
+	assert_ptr_equal(index_lookup(t, index, &kind), &owner);
 	assert_int_equal(index_take(t, 63, INDEX_KEYPAIR, &owner, &taken[5]), -ENOSPC);
 	free(taken);
 	drop(t);
@@ -289,8 +292,9 @@ static void test_model(void **state)
 		if (!m[j].owner) {
 			m[j].kind = rng() % 2 ? INDEX_KEYPAIR : INDEX_HANDSHAKE;
 			m[j].owner = 1;
-			assert_int_equal(index_take(t, (unsigned)(rng() % 3), m[j].kind, &m[j].owner,
-				&m[j].index), 0);
+			assert_int_equal(index_take(t, (unsigned)(rng() % 3), m[j].kind,
+						 &m[j].owner, &m[j].index),
+				0);
 			n++;
 		} else if (rng() % 3 == 0) {
 			m[j].kind = INDEX_KEYPAIR;

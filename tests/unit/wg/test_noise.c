@@ -423,6 +423,9 @@ static void test_states(void **state)
 	respond(&p, 100, &resp);
 	assert_false(noise_begin_session(&p.a.hs, send, recv, &first)); /* still waiting */
 	assert_false(noise_consume_response(&p.b.hs, &p.b.id, &p.b.peer, &resp));
+	p.a.peer.is_usable = false; /* its key or ours went away meanwhile */
+	assert_false(noise_consume_response(&p.a.hs, &p.a.id, &p.a.peer, &resp));
+	p.a.peer.is_usable = true;
 	assert_true(noise_consume_response(&p.a.hs, &p.a.id, &p.a.peer, &resp));
 	begin(&p);
 	assert_false(noise_consume_response(&p.a.hs, &p.a.id, &p.a.peer, &resp));
@@ -460,10 +463,10 @@ static void test_timestamps(void **state)
 	stamp(ts, 101);
 	assert_int_equal(noise_judge_timestamp(&p.b.peer, ts, now + NSEC_PER_SEC), NOISE_REPLAY);
 	stamp(ts, 102);
-	assert_int_equal(noise_judge_timestamp(&p.b.peer, ts, now + NSEC_PER_SEC / 50 - 1),
-		NOISE_FLOOD);
-	assert_int_equal(noise_judge_timestamp(&p.b.peer, ts, now + NSEC_PER_SEC / 50),
-		NOISE_FRESH);
+	assert_int_equal(
+		noise_judge_timestamp(&p.b.peer, ts, now + NSEC_PER_SEC / 50 - 1), NOISE_FLOOD);
+	assert_int_equal(
+		noise_judge_timestamp(&p.b.peer, ts, now + NSEC_PER_SEC / 50), NOISE_FRESH);
 }
 
 static void test_tai64n(void **state)

@@ -27,8 +27,7 @@ static void test_edges(void **state)
 	const struct {
 		uint64_t counter;
 		bool fresh;
-	} steps[] = {
-		{ 0, true }, { 1, true }, { 1, false }, { 9, true }, { 8, true }, { 7, true },
+	} steps[] = { { 0, true }, { 1, true }, { 1, false }, { 9, true }, { 8, true }, { 7, true },
 		{ 7, false }, { w, true }, { w - 1, true }, { w - 1, false }, { w - 2, true },
 		{ 2, true }, { 2, false }, { w + 16, true }, { 3, false }, { w + 16, false },
 		{ w * 4, true }, { w * 4 - (w - 1), true }, { 10, false }, { w * 4 - w, false },
@@ -36,8 +35,7 @@ static void test_edges(void **state)
 		{ 0, false }, { last, false }, { last - 1, true }, { last, false },
 		{ last - 1, false }, { last - 2, true }, { last + 1, false }, { last + 2, false },
 		{ UINT64_MAX, false }, { last - 2, false }, { last - 3, true }, { 0, false },
-		{ last - 1 - REPLAY_WINDOW, true }, { last - 2 - REPLAY_WINDOW, false },
-	};
+		{ last - 1 - REPLAY_WINDOW, true }, { last - 2 - REPLAY_WINDOW, false } };
 	struct replay r;
 
 	replay_init(&r);
@@ -166,6 +164,31 @@ static void test_jump_far(void **state)
 	assert_false(replay_check(&r, (1ULL << 40) - REPLAY_WINDOW - 1));
 }
 
+/* A train longer than the ring leaves no bits of its first lap. */
+static void test_long_train(void **state)
+{
+	enum { N = 20000 };
+	uint64_t *train = calloc(N, sizeof(*train));
+	bool *fresh = calloc(N, sizeof(*fresh));
+	struct replay r;
+
+	replay_init(&r);
+	for (size_t i = 0; i < N; i++)
+		train[i] = i + 7;
+	replay_check_train(&r, train, N, fresh);
+	for (size_t i = 0; i < N; i++)
+		assert_true(fresh[i]);
+	for (size_t i = 0; i < N; i += 2) { /* swapped, so that each is looked up */
+		train[i] = N + 8 + i;
+		train[i + 1] = N + 7 + i;
+	}
+	replay_check_train(&r, train, N, fresh);
+	for (size_t i = 0; i < N; i++)
+		assert_true(fresh[i]);
+	free(train);
+	free(fresh);
+}
+
 static void test_empty_train(void **state)
 {
 	struct replay r;
@@ -228,6 +251,7 @@ int main(void)
 		cmocka_unit_test(test_sweeps),
 		cmocka_unit_test(test_model),
 		cmocka_unit_test(test_jump_far),
+		cmocka_unit_test(test_long_train),
 		cmocka_unit_test(test_empty_train),
 		cmocka_unit_test(test_threads),
 	};

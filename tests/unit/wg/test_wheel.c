@@ -58,6 +58,9 @@ static void test_one(void **state)
 	assert_ptr_equal(wheel_pop(&w, 12 * TICK), &n);
 
 	wheel_arm(&w, &n, 20 * TICK);
+	wheel_cancel(&w, &n);
+	assert_int_equal(wheel_next(&w), UINT64_MAX); /* no wake for nothing */
+	wheel_arm(&w, &n, 20 * TICK);
 	wheel_arm(&w, &n, 30 * TICK); /* later */
 	assert_null(wheel_pop(&w, 29 * TICK));
 	wheel_arm(&w, &n, 29 * TICK); /* earlier: now */
@@ -92,7 +95,8 @@ static void test_levels(void **state)
 	for (unsigned l = 0; l <= WHEEL_LEVELS; l++) {
 		for (int d = -1; d <= 1; d++) {
 			for (uint64_t start = 0; start < 130; start += 13) {
-				uint64_t ticks = start + (1ULL << l * WHEEL_SLOT_BITS) + (uint64_t)d;
+				uint64_t ticks =
+					start + (1ULL << l * WHEEL_SLOT_BITS) + (uint64_t)d;
 				uint64_t now = start * TICK;
 				unsigned wakes = 0;
 
@@ -172,7 +176,8 @@ static void test_model(void **state)
 				/* small steps, wheel_next, jumps of days */
 				uint64_t next = wheel_next(w);
 
-				now += rng() % 5 ? some_span() : rng() % (40ULL * 86400 * NSEC_PER_SEC);
+				now += rng() % 5 ? some_span()
+						 : rng() % (40ULL * 86400 * NSEC_PER_SEC);
 				if (rng() % 2 && next > now && next != UINT64_MAX)
 					now = next;
 				drain(w, t, now, step);
