@@ -257,6 +257,7 @@ static void test_messages_keep_secrets(void **state)
 		"public_key=" K1 "\npreshared_key=x" K3 "\n",
 		"030303030303030303030303=\n",
 		"yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=\n",
+		"secretsecretsecretsecretsecretsecretsecrets=\n",
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(lines); i++) {
@@ -268,6 +269,7 @@ static void test_messages_keep_secrets(void **state)
 		assert_int_equal(feed(&r, text), UAPI_BAD);
 		assert_null(strstr(r.error.text, "0303"));
 		assert_null(strstr(r.error.text, "yAnz"));
+		assert_null(strstr(r.error.text, "secretsecret"));
 		uapi_reader_fini(&r);
 	}
 }
