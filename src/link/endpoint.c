@@ -1,7 +1,7 @@
 /* Endpoints as seen from outside: opaque bytes made from an address and back.
  * The received kind, with a local half, is made by udp_rx_parse(). */
-#include "link.h"
 #include "endpoint.h"
+#include "link.h"
 
 #include <string.h>
 

@@ -8,8 +8,8 @@
 /* All bytes are compared and hashed: no padding, what is not used is zero. */
 struct endpoint_remote {
 	uint16_t family; /* AF_INET, AF_INET6; 0: none */
-	uint16_t port;   /* network order */
-	uint32_t scope;  /* interface of a link-local IPv6 address */
+	uint16_t port; /* network order */
+	uint32_t scope; /* interface of a link-local IPv6 address */
 	uint8_t ip[16];
 };
 

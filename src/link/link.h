@@ -18,10 +18,10 @@
 
 /* ---- Offloads: each is probed by doing it and can be lost alone. */
 enum link_offload {
-	OFFLOAD_VNET = 1 << 0,    /* TUN: IFF_VNET_HDR */
-	OFFLOAD_CSUM = 1 << 1,    /* TUN: TUN_F_CSUM */
-	OFFLOAD_TSO = 1 << 2,     /* TUN: TUN_F_TSO4 | TUN_F_TSO6 */
-	OFFLOAD_USO = 1 << 3,     /* TUN: TUN_F_USO4 | TUN_F_USO6 (Linux 6.2) */
+	OFFLOAD_VNET = 1 << 0, /* TUN: IFF_VNET_HDR */
+	OFFLOAD_CSUM = 1 << 1, /* TUN: TUN_F_CSUM */
+	OFFLOAD_TSO = 1 << 2, /* TUN: TUN_F_TSO4 | TUN_F_TSO6 */
+	OFFLOAD_USO = 1 << 3, /* TUN: TUN_F_USO4 | TUN_F_USO6 (Linux 6.2) */
 	OFFLOAD_UDP_GSO = 1 << 4, /* UDP_SEGMENT (Linux 4.18) */
 	OFFLOAD_UDP_GRO = 1 << 5, /* UDP_GRO (Linux 5.0) */
 	OFFLOAD_ALL = (1 << 6) - 1,
@@ -36,7 +36,7 @@ const char *offload_text(unsigned set, char out[64]);
 struct tun {
 	int fd;
 	char name[IFNAMSIZ]; /* as the kernel gave it ("wg%d" is filled in) */
-	unsigned offloads;   /* of the TUN part of enum link_offload: in force */
+	unsigned offloads; /* of the TUN part of enum link_offload: in force */
 	bool is_multi_queue;
 };
 
@@ -81,8 +81,8 @@ void endpoint_limit_key(const struct wg_endpoint *from, uint8_t key[16]);
 /* What a received datagram's header says. */
 struct udp_rx {
 	struct wg_endpoint from; /* local half: the address written to (PKTINFO) */
-	uint32_t seg_len;        /* segment size of a GRO train; else the whole length */
-	uint8_t tos;             /* IPv4 TOS or IPv6 traffic class */
+	uint32_t seg_len; /* segment size of a GRO train; else the whole length */
+	uint8_t tos; /* IPv4 TOS or IPv6 traffic class */
 };
 /* false: truncated (MSG_TRUNC, MSG_CTRUNC) or of a foreign family: drop it. */
 MUST_CHECK bool udp_rx_parse(struct udp_rx *out, const struct io_rx *rx);
@@ -105,17 +105,17 @@ void udp_tx_fill(struct io_tx *tx, struct udp_tx *mem, const struct wg_endpoint 
 /* What a worker remembers of the paths on which the kernel refused something,
  * so that it is not asked again for every train. Zero at start. One worker. */
 enum {
-	UDP_PATHS = 16,           /* remembered; full: the slot is taken over */
-	UDP_PATH_TRAINS = 1024,   /* trains until the kernel is asked again */
+	UDP_PATHS = 16, /* remembered; full: the slot is taken over */
+	UDP_PATH_TRAINS = 1024, /* trains until the kernel is asked again */
 };
 struct udp_paths {
-	unsigned lost;   /* gains OFFLOAD_UDP_GSO when a device cannot (EIO): for the log */
+	unsigned lost; /* gains OFFLOAD_UDP_GSO when a device cannot (EIO): for the log */
 	unsigned n_used; /* slots with trains_left: 0 is the common case */
 	struct {
-		uint32_t key;         /* hash of the remote address */
+		uint32_t key; /* hash of the remote address */
 		uint16_t trains_left; /* 0: slot is free */
 		uint16_t seg_len_max; /* longer segments go as single datagrams */
-		bool is_sourceless;   /* the sticky source address was refused */
+		bool is_sourceless; /* the sticky source address was refused */
 	} slot[UDP_PATHS];
 };
 
@@ -136,12 +136,12 @@ enum inner_l4 { INNER_OTHER, INNER_TCP, INNER_UDP };
 
 /* One inner IP packet or superframe, its lengths checked against the bytes there are. */
 struct inner {
-	uint8_t family;   /* AF_INET, AF_INET6 */
-	uint8_t l4;       /* enum inner_l4; INNER_OTHER for fragments and extension headers */
-	uint8_t tos;      /* DSCP and ECN */
-	uint8_t ip_len;   /* bytes of the IP header */
+	uint8_t family; /* AF_INET, AF_INET6 */
+	uint8_t l4; /* enum inner_l4; INNER_OTHER for fragments and extension headers */
+	uint8_t tos; /* DSCP and ECN */
+	uint8_t ip_len; /* bytes of the IP header */
 	uint16_t hdr_len; /* IP and L4 header together; = ip_len for INNER_OTHER */
-	uint32_t len;     /* bytes by the IP length field */
+	uint32_t len; /* bytes by the IP length field */
 	const uint8_t *dst; /* into the packet: 4 or 16 bytes */
 	const uint8_t *src;
 };
@@ -156,27 +156,27 @@ enum split_drop { SPLIT_OK, SPLIT_SHORT, SPLIT_VNET, SPLIT_INNER };
  * whose L4 header stands behind IPv6 extension headers has in.l4 INNER_OTHER,
  * and is cut all the same. */
 struct split {
-	const uint8_t *pkt;  /* the superframe, without vnet header */
+	const uint8_t *pkt; /* the superframe, without vnet header */
 	struct inner in;
-	uint32_t len;        /* bytes of the IP packet at pkt, = in.len */
-	uint32_t gso_len;    /* payload bytes per segment; 0: one packet, no cutting */
-	uint32_t n;          /* segments, >= 1; up to 65515 when gso_size is absurd */
-	uint32_t seg_len;    /* bytes of every segment but the last */
-	uint32_t last_len;   /* bytes of the last */
+	uint32_t len; /* bytes of the IP packet at pkt, = in.len */
+	uint32_t gso_len; /* payload bytes per segment; 0: one packet, no cutting */
+	uint32_t n; /* segments, >= 1; up to 65515 when gso_size is absurd */
+	uint32_t seg_len; /* bytes of every segment but the last */
+	uint32_t last_len; /* bytes of the last */
 	uint16_t csum_start, csum_offset;
 	bool needs_csum;
 	/* What all segments have in common; only where gso_len is not 0. */
 	bool is_tcp;
 	uint16_t hdr_len; /* IP, extension and L4 headers together */
-	uint16_t ip_id;   /* IPv4: of the first segment */
-	uint32_t seq;     /* TCP: of the first segment */
-	uint64_t ip_sum;  /* IPv4 header without total length, id and checksum */
-	uint64_t l4_sum;  /* pseudo header without length, and the L4 header's fixed part */
+	uint16_t ip_id; /* IPv4: of the first segment */
+	uint32_t seq; /* TCP: of the first segment */
+	uint64_t ip_sum; /* IPv4 header without total length, id and checksum */
+	uint64_t l4_sum; /* pseudo header without length, and the L4 header's fixed part */
 };
 
 /* Look at one frame. has_vnet: it starts with struct virtio_net_hdr. */
-MUST_CHECK enum split_drop split_init(struct split *s, const uint8_t *frame, size_t len,
-	bool has_vnet);
+MUST_CHECK enum split_drop split_init(
+	struct split *s, const uint8_t *frame, size_t len, bool has_vnet);
 /* Write segment i (0 <= i < n) at out: headers adjusted (lengths, IPv4 id and
  * checksum, TCP sequence and flags, UDP length), L4 checksum complete. Returns
  * its length. Order of calls is free. */
@@ -186,8 +186,8 @@ size_t split_segment(const struct split *s, uint32_t i, uint8_t *out);
  * a superframe is one writev of header + payload pieces. */
 enum {
 	MERGE_PACKETS_MAX = 2048, /* packets between two flushes; full: flush first */
-	MERGE_FLOWS = 256,        /* open superframes; full: an old one is closed */
-	MERGE_SEGS_MAX = 64,      /* packets in a UDP superframe, as UDP_MAX_SEGMENTS */
+	MERGE_FLOWS = 256, /* open superframes; full: an old one is closed */
+	MERGE_SEGS_MAX = 64, /* packets in a UDP superframe, as UDP_MAX_SEGMENTS */
 };
 struct merge;
 MUST_CHECK int merge_create(struct merge **out);

@@ -25,7 +25,7 @@
 
 enum {
 	VNET_GSO_UDP_L4 = 5, /* VIRTIO_NET_HDR_GSO_UDP_L4, Linux 6.2 */
-	IPV4_HDR = 20,       /* without options: others are not coalesced */
+	IPV4_HDR = 20, /* without options: others are not coalesced */
 	IPV6_HDR = 40,
 	TCP_PSH = 0x08,
 	TCP_ACK = 0x10,
@@ -41,8 +41,8 @@ static_assert((SETS & (SETS - 1)) == 0, "a set is a mask away");
 /* IPv4 identification from packet to packet, as GRO wants it. */
 enum id_step {
 	ID_UNKNOWN, /* one packet so far. To ID_NEXT, or with DF to ID_SAME. */
-	ID_NEXT,    /* each is one more than the last */
-	ID_SAME,    /* all alike: atomic datagrams (RFC 6864) */
+	ID_NEXT, /* each is one more than the last */
+	ID_SAME, /* all alike: atomic datagrams (RFC 6864) */
 };
 
 struct piece {
@@ -56,7 +56,7 @@ struct frame {
 	uint8_t *pkt; /* the first packet */
 	uint32_t first, last; /* pieces */
 	uint32_t len; /* bytes, headers once */
-	uint32_t n;   /* packets */
+	uint32_t n; /* packets */
 	uint8_t family, l4, ip_len, hdr_len;
 	uint16_t gso_len; /* payload of each but the last */
 	uint16_t last_id;
@@ -75,7 +75,7 @@ struct flow {
 struct merge {
 	struct flow flows[MERGE_FLOWS];
 	uint32_t last_flow; /* the one that the last packet belonged to, if it is still open */
-	bool has_flows;     /* any since the reset */
+	bool has_flows; /* any since the reset */
 	bool has_vnet, has_tso, has_uso;
 	uint32_t n_frames, n_pieces;
 	struct frame frames[MERGE_PACKETS_MAX];

@@ -28,7 +28,7 @@
 
 enum {
 	ATTR_GSO_IPV4_MAX_SIZE = 63, /* IFLA_GSO_IPV4_MAX_SIZE, Linux 6.3 */
-	BUF_LEN = 32768,             /* the kernel's messages are no longer than this */
+	BUF_LEN = 32768, /* the kernel's messages are no longer than this */
 	ACK_TIMEOUT_S = 2,
 };
 
@@ -96,7 +96,8 @@ static bool is_own_namespace(int nsfd)
 	close(fd);
 	if (own < 0)
 		return false;
-	is_own = !fstat(own, &a) && !fstat(nsfd, &b) && a.st_ino == b.st_ino && a.st_dev == b.st_dev;
+	is_own =
+		!fstat(own, &a) && !fstat(nsfd, &b) && a.st_ino == b.st_ino && a.st_dev == b.st_dev;
 	close(own);
 	return is_own;
 }

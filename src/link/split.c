@@ -86,9 +86,8 @@ static void sum_common(struct split *s)
 
 	if (s->in.family == AF_INET) {
 		s->ip_id = get_be16(s->pkt + 4);
-		s->ip_sum = csum_add(0, s->pkt, s->in.ip_len) +
-			(uint16_t)~load16(s->pkt + 2) + (uint16_t)~load16(s->pkt + 4) +
-			(uint16_t)~load16(s->pkt + 10);
+		s->ip_sum = csum_add(0, s->pkt, s->in.ip_len) + (uint16_t)~load16(s->pkt + 2) +
+			(uint16_t)~load16(s->pkt + 4) + (uint16_t)~load16(s->pkt + 10);
 	}
 	/* The checksum field is part of what is added: the pseudo header. */
 	s->l4_sum = csum_add(0, l4, s->hdr_len - s->csum_start) + not_l4_len;
@@ -213,7 +212,7 @@ size_t split_segment(const struct split *s, uint32_t i, uint8_t *out)
 		memcpy(l4 + 4, &seq, 4);
 		/* FIN and PSH belong to the last byte, CWR to the first. */
 		if (i + 1 < s->n)
-			l4[TCP_FLAGS] &= (uint8_t)~(TCP_FIN | TCP_PSH);
+			l4[TCP_FLAGS] &= (uint8_t) ~(TCP_FIN | TCP_PSH);
 		if (i)
 			l4[TCP_FLAGS] &= (uint8_t)~TCP_CWR;
 		sum += seq;

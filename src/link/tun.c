@@ -102,7 +102,7 @@ static int set_offloads(struct tun *t, unsigned allowed, bool has_vnet)
 /* What the driver says of an interface by netlink only. */
 struct tun_info {
 	unsigned n_queues; /* attached descriptors, of a multi-queue TUN */
-	bool has_pi;       /* four bytes before each packet */
+	bool has_pi; /* four bytes before each packet */
 };
 
 static int on_data(const struct nlattr *attr, void *data)

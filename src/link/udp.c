@@ -139,7 +139,8 @@ static int attach_sorter(int fd)
 	};
 	struct sock_fprog prog = { ARRAY_LEN(code), code };
 
-	return setsockopt(fd, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &prog, sizeof(prog)) ? -errno : 0;
+	return setsockopt(fd, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &prog, sizeof(prog)) ? -errno
+											 : 0;
 }
 
 /* The handshake socket beside an exclusively bound data socket; -1: none. */

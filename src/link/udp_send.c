@@ -39,8 +39,8 @@ static socklen_t put_name(struct sockaddr_storage *out, const struct endpoint_re
 }
 
 /* Append one item of ancillary data at used bytes. Returns the new used. */
-static size_t put_control(struct udp_tx *mem, size_t used, int level, int type, const void *data,
-	size_t len)
+static size_t put_control(
+	struct udp_tx *mem, size_t used, int level, int type, const void *data, size_t len)
 {
 	struct cmsghdr *c = (struct cmsghdr *)(mem->control.bytes + used);
 
@@ -176,8 +176,8 @@ static bool path_known(const struct udp_paths *p, uint32_t key)
 	return p->slot[i].trains_left && p->slot[i].key == key;
 }
 
-static void path_remember(struct udp_paths *p, uint32_t key, uint32_t seg_len_max,
-	bool is_sourceless)
+static void path_remember(
+	struct udp_paths *p, uint32_t key, uint32_t seg_len_max, bool is_sourceless)
 {
 	unsigned i = path_slot(key);
 
@@ -208,8 +208,8 @@ static uint32_t count_datagrams(const struct io_tx *tx, uint32_t seg_len)
 /* A train as single datagrams. Returns how many were not sent; *err is the first
  * one's. A train whose first datagram is refused is given up, for the caller to
  * try in another way. */
-static size_t send_singles(const struct sender *s, const struct msghdr *train, uint32_t seg_len,
-	int *err)
+static size_t send_singles(
+	const struct sender *s, const struct msghdr *train, uint32_t seg_len, int *err)
 {
 	uint8_t *data = train->msg_iov[0].iov_base;
 	size_t left = train->msg_iov[0].iov_len, n = 0, sent = 0, first = 1;
@@ -248,7 +248,8 @@ static bool is_refusal(int err)
 
 static bool is_source_refusal(int err)
 {
-	return err == -EINVAL || err == -EADDRNOTAVAIL || err == -ENETUNREACH || err == -EHOSTUNREACH;
+	return err == -EINVAL || err == -EADDRNOTAVAIL || err == -ENETUNREACH ||
+		err == -EHOSTUNREACH;
 }
 
 /* tx was refused with tx->err: find a way. Returns datagrams not sent. */
@@ -266,7 +267,8 @@ static size_t send_again(const struct sender *s, struct io_tx *tx)
 		lost = send_singles(s, &single, seg_len, &err);
 		if (!err) {
 			path_remember(s->paths, key, tx->err == -EIO ? 0 : seg_len - 1,
-				s->paths->slot[path_slot(key)].is_sourceless && path_known(s->paths, key));
+				s->paths->slot[path_slot(key)].is_sourceless &&
+					path_known(s->paths, key));
 			return lost;
 		}
 	}

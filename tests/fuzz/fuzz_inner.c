@@ -121,8 +121,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 
 /* ---- Seeds: a superframe of every kind, and a train of packets. */
 
-static size_t make_packet(uint8_t *out, bool is_v4, bool is_tcp, uint32_t payload, uint32_t seq,
-	bool is_partial)
+static size_t make_packet(
+	uint8_t *out, bool is_v4, bool is_tcp, uint32_t payload, uint32_t seq, bool is_partial)
 {
 	uint32_t ip_len = is_v4 ? 20 : 40, l4_len = (is_tcp ? 20 : 8) + payload;
 	uint8_t *l4 = out + ip_len, proto = is_tcp ? IPPROTO_TCP : IPPROTO_UDP;
@@ -146,7 +146,8 @@ static size_t make_packet(uint8_t *out, bool is_v4, bool is_tcp, uint32_t payloa
 	} else {
 		put_be16(l4 + 4, (uint16_t)l4_len);
 	}
-	sum = csum_pseudo(out + (is_v4 ? 12 : 8), out + (is_v4 ? 16 : 24), is_v4 ? 4 : 16, proto, l4_len);
+	sum = csum_pseudo(
+		out + (is_v4 ? 12 : 8), out + (is_v4 ? 16 : 24), is_v4 ? 4 : 16, proto, l4_len);
 	v = is_partial ? csum_fold(sum) : (uint16_t)~csum_fold(csum_add(sum, l4, l4_len));
 	memcpy(l4 + (is_tcp ? 16 : 6), &v, 2);
 	return ip_len + l4_len;
@@ -163,7 +164,8 @@ static void write_seed(const char *dir, unsigned kind)
 
 	for (uint32_t i = 0; i < n; i++) {
 		struct virtio_net_hdr v = { 0 };
-		size_t one = make_packet(buf + len + 2 + VNET, is_v4, is_tcp, payload, i * payload, is_super);
+		size_t one = make_packet(
+			buf + len + 2 + VNET, is_v4, is_tcp, payload, i * payload, is_super);
 
 		if (is_super) {
 			v.flags = VIRTIO_NET_HDR_F_NEEDS_CSUM;

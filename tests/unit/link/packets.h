@@ -10,7 +10,7 @@
 
 struct spec {
 	uint8_t family; /* AF_INET, AF_INET6 */
-	uint8_t proto;  /* IPPROTO_TCP, IPPROTO_UDP */
+	uint8_t proto; /* IPPROTO_TCP, IPPROTO_UDP */
 	uint8_t tos, ttl, flags, opt_len; /* opt_len: bytes of TCP options, in fours */
 	uint16_t id, flow; /* flow: source port */
 	bool has_df;
@@ -79,8 +79,8 @@ static inline void put_ip_header(const struct spec *s, uint8_t *pkt, uint32_t le
 /* Write the whole packet: n bytes of payload from a stream that depends on the
  * position only. Returns its length. The checksum field holds the finished sum, or
  * the pseudo header's when is_partial. */
-static inline uint32_t build(const struct spec *s, uint8_t *pkt, uint32_t n, uint32_t pos,
-	bool is_partial)
+static inline uint32_t build(
+	const struct spec *s, uint8_t *pkt, uint32_t n, uint32_t pos, bool is_partial)
 {
 	uint32_t len = ip_hdr(s) + l4_hdr(s) + n, l4_len = l4_hdr(s) + n, sum;
 	uint8_t *l4 = pkt + ip_hdr(s), *field = l4 + (s->proto == IPPROTO_TCP ? 16 : 6);
@@ -132,8 +132,8 @@ static inline struct virtio_net_hdr vnet_of(const struct spec *s, uint16_t gso_l
 	};
 
 	if (s->proto == IPPROTO_TCP)
-		v.gso_type = s->family == AF_INET ? VIRTIO_NET_HDR_GSO_TCPV4 :
-						    VIRTIO_NET_HDR_GSO_TCPV6;
+		v.gso_type =
+			s->family == AF_INET ? VIRTIO_NET_HDR_GSO_TCPV4 : VIRTIO_NET_HDR_GSO_TCPV6;
 	return v;
 }
 

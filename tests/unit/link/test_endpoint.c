@@ -19,7 +19,8 @@ static struct wg_endpoint make(const char *text)
 
 static void round_trip(void **state)
 {
-	static const char *const texts[] = { "192.0.2.1:51820", "[2001:db8::1]:1", "[fe80::1%7]:65535" };
+	static const char *const texts[] = { "192.0.2.1:51820", "[2001:db8::1]:1",
+		"[fe80::1%7]:65535" };
 	static const uint8_t zero[24];
 	char out[ADDR_TEXT_MAX];
 

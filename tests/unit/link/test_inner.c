@@ -5,10 +5,16 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
-static const struct spec tcp4 = { .family = AF_INET, .proto = IPPROTO_TCP, .ttl = 64, .tos = 0xb9,
-	.flags = 0x10, .opt_len = 12, .flow = 1 };
-static const struct spec udp6 = { .family = AF_INET6, .proto = IPPROTO_UDP, .ttl = 64, .tos = 0x2e,
-	.flow = 2 };
+static const struct spec tcp4 = { .family = AF_INET,
+	.proto = IPPROTO_TCP,
+	.ttl = 64,
+	.tos = 0xb9,
+	.flags = 0x10,
+	.opt_len = 12,
+	.flow = 1 };
+static const struct spec udp6 = {
+	.family = AF_INET6, .proto = IPPROTO_UDP, .ttl = 64, .tos = 0x2e, .flow = 2
+};
 
 static void plain(void **state)
 {

@@ -137,11 +137,20 @@ static void expect_frames(size_t n)
 	n_pkts = 0;
 }
 
-static const struct spec tcp4 = { .family = AF_INET, .proto = IPPROTO_TCP, .ttl = 64,
-	.flags = 0x10, .opt_len = 12, .flow = 1000, .id = 65530, .has_df = true, .seq = 4294967000u,
-	.ack = 77, .window = 500 };
-static const struct spec udp4 = { .family = AF_INET, .proto = IPPROTO_UDP, .ttl = 64, .flow = 1000,
-	.id = 5 };
+static const struct spec tcp4 = { .family = AF_INET,
+	.proto = IPPROTO_TCP,
+	.ttl = 64,
+	.flags = 0x10,
+	.opt_len = 12,
+	.flow = 1000,
+	.id = 65530,
+	.has_df = true,
+	.seq = 4294967000u,
+	.ack = 77,
+	.window = 500 };
+static const struct spec udp4 = {
+	.family = AF_INET, .proto = IPPROTO_UDP, .ttl = 64, .flow = 1000, .id = 5
+};
 
 static void trains(void **state)
 {
@@ -198,20 +207,49 @@ static void differences(void **state)
 		s.family = i == 12 ? AF_INET6 : AF_INET;
 		train(&s, 2, 1000);
 		switch (i) {
-		case 0: s.seq++; break;
-		case 1: s.seq--; break;
-		case 2: s.ack++; break;
-		case 3: s.window++; break;
-		case 4: s.flags |= 0x40; break;
-		case 5: s.opt_len = 16; break;
-		case 6: s.tos = 2; break;
-		case 7: s.id++; break;
-		case 8: s.has_df = false; break;
-		case 9: s.flow++; break;
-		case 10: s.ttl--; break;
-		case 11: s.tos = 1; break;
-		case 12: s.ttl--; break;
-		case 13: frames = 1; s.ack++; break; /* UDP has none */
+		case 0:
+			s.seq++;
+			break;
+		case 1:
+			s.seq--;
+			break;
+		case 2:
+			s.ack++;
+			break;
+		case 3:
+			s.window++;
+			break;
+		case 4:
+			s.flags |= 0x40;
+			break;
+		case 5:
+			s.opt_len = 16;
+			break;
+		case 6:
+			s.tos = 2;
+			break;
+		case 7:
+			s.id++;
+			break;
+		case 8:
+			s.has_df = false;
+			break;
+		case 9:
+			s.flow++;
+			break;
+		case 10:
+			s.ttl--;
+			break;
+		case 11:
+			s.tos = 1;
+			break;
+		case 12:
+			s.ttl--;
+			break;
+		case 13:
+			frames = 1;
+			s.ack++;
+			break; /* UDP has none */
 		}
 		train(&s, 2, 1000);
 		expect_frames(frames);
@@ -505,9 +543,18 @@ static void random_streams(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(trains), TEST(vnet_header), TEST(differences), TEST(flow_label_and_options),
-		TEST(flags), TEST(ids), TEST(limits), TEST(corrupt), TEST(offloads),
-		TEST(fragment_closes), TEST(many_flows), TEST(random_streams),
+		TEST(trains),
+		TEST(vnet_header),
+		TEST(differences),
+		TEST(flow_label_and_options),
+		TEST(flags),
+		TEST(ids),
+		TEST(limits),
+		TEST(corrupt),
+		TEST(offloads),
+		TEST(fragment_closes),
+		TEST(many_flows),
+		TEST(random_streams),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -210,11 +210,11 @@ static void bad_vnet(void **state)
 		v.csum_start = (uint16_t)start;
 		assert_int_equal(with(&s, &v), start == 20 ? SPLIT_OK : SPLIT_VNET);
 		v.gso_type = VIRTIO_NET_HDR_GSO_NONE;
-		assert_int_equal(with(&s, &v),
-			start >= 20 && start + 18 <= 1040 ? SPLIT_OK : SPLIT_VNET);
+		assert_int_equal(
+			with(&s, &v), start >= 20 && start + 18 <= 1040 ? SPLIT_OK : SPLIT_VNET);
 		start += start > 1100 ? 997 : 0;
 	}
-	for (unsigned off = 0; off < 65536; off += off > 1100 ? 997 : 1) {
+	for (unsigned off = 0; off<65536; off += off> 1100 ? 997 : 1) {
 		v = good;
 		v.csum_offset = (uint16_t)off;
 		assert_int_equal(with(&s, &v), off == 16 ? SPLIT_OK : SPLIT_VNET);

@@ -414,8 +414,12 @@ static void moved(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(open_and_probe), cmocka_unit_test(persistent), cmocka_unit_test(adopt),
-		cmocka_unit_test(udp_through), cmocka_unit_test(watch), cmocka_unit_test(gso_max),
+		cmocka_unit_test(open_and_probe),
+		cmocka_unit_test(persistent),
+		cmocka_unit_test(adopt),
+		cmocka_unit_test(udp_through),
+		cmocka_unit_test(watch),
+		cmocka_unit_test(gso_max),
 		cmocka_unit_test(moved),
 	};
 

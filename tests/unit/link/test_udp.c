@@ -64,8 +64,12 @@ static bool receive(int fd, struct udp_rx *out, uint8_t *buf, size_t cap, size_t
 	if (poll(&p, 1, ms) != 1)
 		return false;
 	iov = (struct iovec){ buf, cap };
-	h = (struct msghdr){ .msg_name = &name, .msg_namelen = sizeof(name), .msg_iov = &iov,
-		.msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control) };
+	h = (struct msghdr){ .msg_name = &name,
+		.msg_namelen = sizeof(name),
+		.msg_iov = &iov,
+		.msg_iovlen = 1,
+		.msg_control = &control,
+		.msg_controllen = sizeof(control) };
 	n = recvmsg(fd, &h, MSG_DONTWAIT);
 	assert_true(n >= 0);
 	rx.len = (uint32_t)n;
@@ -314,9 +318,16 @@ static void mark(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(same_port), TEST(exclusive), TEST(one_family_taken), TEST(sorting),
-		TEST(sticky_source), TEST(sticky_source_v6), TEST(real_train), TEST(truncated),
-		TEST(offloads_forbidden), TEST(mark),
+		TEST(same_port),
+		TEST(exclusive),
+		TEST(one_family_taken),
+		TEST(sorting),
+		TEST(sticky_source),
+		TEST(sticky_source_v6),
+		TEST(real_train),
+		TEST(truncated),
+		TEST(offloads_forbidden),
+		TEST(mark),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

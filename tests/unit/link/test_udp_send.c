@@ -21,10 +21,10 @@ static uint8_t data[N_SEGS * SEG];
 /* ---- An engine with a kernel of our making. */
 
 struct engine {
-	int train_err;   /* of trains with longer segments than mtu */
+	int train_err; /* of trains with longer segments than mtu */
 	unsigned mtu;
-	int source_err;  /* of anything with a source address */
-	int single_err;  /* of single datagrams */
+	int source_err; /* of anything with a source address */
+	int single_err; /* of single datagrams */
 	unsigned calls, refused;
 	struct {
 		const uint8_t *data;
@@ -336,9 +336,11 @@ static void real_narrow_path(void **state)
 		endpoint_from_addr(&to, &addr);
 		for (int round = 0; round < 3; round++) {
 			fill(0, &to, sizeof(data), SEG);
-			assert_int_equal(udp_send(&epoll_ops, (void *)e, a.data[family], tx, 1, &paths), 0);
+			assert_int_equal(
+				udp_send(&epoll_ops, (void *)e, a.data[family], tx, 1, &paths), 0);
 			for (size_t i = 0; i < N_SEGS; i++) {
-				assert_int_equal(recv(b.data[family], buf, sizeof(buf), MSG_DONTWAIT), SEG);
+				assert_int_equal(
+					recv(b.data[family], buf, sizeof(buf), MSG_DONTWAIT), SEG);
 				assert_memory_equal(buf, data + i * SEG, SEG);
 			}
 			if (a.offloads & OFFLOAD_UDP_GSO)
@@ -355,8 +357,13 @@ static void real_narrow_path(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(nothing_refused), TEST(narrow_path), TEST(short_segments), TEST(lost_source),
-		TEST(lost_source_and_narrow), TEST(hopeless), TEST(many_paths),
+		TEST(nothing_refused),
+		TEST(narrow_path),
+		TEST(short_segments),
+		TEST(lost_source),
+		TEST(lost_source_and_narrow),
+		TEST(hopeless),
+		TEST(many_paths),
 		TEST(real_narrow_path),
 	};
 
