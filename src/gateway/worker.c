@@ -294,18 +294,26 @@ static void seal_chunk(struct worker *w, struct wg_peer *peer)
 		flush_udp(w);
 }
 
-/* The train that takes one more message of msg_len bytes: the last one of the
- * chunk where it fits, a new one otherwise. */
-static struct train *train_for(struct worker *w, uint32_t msg_len, uint8_t tos, uint32_t n_max)
+/* The chunk's last train, if it takes one more message of msg_len bytes; else
+ * NULL. The last message of a train may be shorter, and then ends it. */
+static struct train *open_train(struct worker *w, uint32_t msg_len, uint8_t tos, uint32_t n_max)
 {
-	struct train *t = w->n_trains > w->chunk_start ? &w->trains[w->n_trains - 1] : NULL;
+	struct train *t;
 
-	/* The last message of a train may be shorter, and then ends it. */
-	if (t && t->n < n_max && t->tos == tos && msg_len <= t->seg_len &&
+	if (w->n_trains == w->chunk_start)
+		return NULL;
+	t = &w->trains[w->n_trains - 1];
+	if (t->n < n_max && t->tos == tos && msg_len <= t->seg_len &&
 		t->iov.iov_len == (size_t)t->n * t->seg_len &&
 		t->iov.iov_len + msg_len <= TRAIN_BYTES)
 		return t;
-	t = &w->trains[w->n_trains++];
+	return NULL;
+}
+
+static struct train *start_train(struct worker *w, uint32_t msg_len, uint8_t tos)
+{
+	struct train *t = &w->trains[w->n_trains++];
+
 	t->iov.iov_base = w->out + w->out_len;
 	t->iov.iov_len = 0;
 	t->seg_len = msg_len;
@@ -330,11 +338,17 @@ static void cut_frame(struct worker *w, const struct frame *f)
 			msg_len = (uint32_t)wg_sealed_len(w->wg, s->last_len);
 		if (w->n_pkts == CHUNK_PACKETS)
 			seal_chunk(w, f->peer);
+		t = open_train(w, msg_len, tos, has_gso ? CHUNK_PACKETS : 1);
+		/* A chunk ends with a full train rather than in the middle of one. */
+		if (!t && w->n_pkts > 0 && w->out_len >= SEND_BYTES)
+			seal_chunk(w, f->peer);
 		if (w->out_len + msg_len > OUT_LEN) {
 			seal_chunk(w, f->peer);
 			flush_udp(w);
+			t = NULL;
 		}
-		t = train_for(w, msg_len, tos, has_gso ? CHUNK_PACKETS : 1);
+		if (!t)
+			t = start_train(w, msg_len, tos);
 		p = &w->pkts[w->n_pkts++];
 		p->data = w->out + w->out_len + WG_HEAD;
 		p->len = (uint32_t)split_segment(s, i, p->data);
