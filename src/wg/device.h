@@ -51,16 +51,16 @@ struct keypair {
 	uint8_t recv_key[CRYPTO_KEY];
 	/* any */
 	_Atomic bool is_confirmed; /* responder: the initiator has used it */
-	_Atomic bool is_sending;   /* false: our key changed, receive only */
+	_Atomic bool is_sending; /* false: our key changed, receive only */
 	_Atomic uint64_t tx_counter CACHELINE_ALIGNED;
 	struct replay replay CACHELINE_ALIGNED;
 };
 
 /* A packet that waits for a session: a chain of pool slots. */
 struct staged {
-	struct staged *next;  /* the packet's next slot */
+	struct staged *next; /* the packet's next slot */
 	struct staged *after; /* first slot of the next packet */
-	uint32_t len;         /* of the whole packet */
+	uint32_t len; /* of the whole packet */
 	uint8_t bytes[];
 };
 enum { STAGE_BYTES = STAGE_SLOT - sizeof(struct staged) };
@@ -76,11 +76,11 @@ struct endpoint_cell {
 
 /* What waits for the slow side, and until when: nanoseconds, 0: off. */
 enum timer {
-	TIMER_RETRANSMIT,    /* send the initiation again */
-	TIMER_KEEPALIVE,     /* data came and nothing went back */
+	TIMER_RETRANSMIT, /* send the initiation again */
+	TIMER_KEEPALIVE, /* data came and nothing went back */
 	TIMER_NEW_HANDSHAKE, /* data went and nothing came back */
-	TIMER_ZERO_KEYS,     /* wipe sessions nobody uses */
-	TIMER_PERSISTENT,    /* persistent keepalive */
+	TIMER_ZERO_KEYS, /* wipe sessions nobody uses */
+	TIMER_PERSISTENT, /* persistent keepalive */
 	TIMER_N
 };
 
@@ -88,7 +88,7 @@ enum timer {
 enum {
 	WANT_SESSION = 1 << 0, /* packets are staged, or the session grows old */
 	WANT_PROMOTE = 1 << 1, /* the next keypair was used: it becomes current */
-	WANT_REKEY = 1 << 2,   /* handshake although the session is still good */
+	WANT_REKEY = 1 << 2, /* handshake although the session is still good */
 	WANT_KEEPALIVE = 1 << 3,
 };
 
@@ -102,7 +102,7 @@ struct wg_peer {
 	struct endpoint_cell endpoint;
 	_Atomic uint64_t rx_bytes, tx_bytes;
 	_Atomic uint64_t due[TIMER_N];
-	_Atomic uint64_t armed_ns;      /* when the slow side looks again; UINT64_MAX: never */
+	_Atomic uint64_t armed_ns; /* when the slow side looks again; UINT64_MAX: never */
 	_Atomic uint64_t initiation_ns; /* last initiation or response sent; 0: never */
 	_Atomic uint64_t persistent_ns; /* interval; 0: off */
 	_Atomic unsigned wants;
@@ -124,7 +124,7 @@ struct wg_peer {
 	struct keypair *following; /* "next" of the paper: not yet confirmed */
 	struct keypair *previous;
 	struct noise_peer noise;
-	struct noise_handshake handshake;
+	struct noise_handshake handshake; /* that we began; we answer on the spot */
 	uint32_t handshake_index; /* ours, in the index table */
 	bool has_handshake_index;
 	struct cookie_jar jar;
@@ -157,8 +157,8 @@ struct wg {
 	_Atomic bool is_up;
 	_Atomic bool has_key;
 	_Atomic(struct wg_peer *) kicked; /* stack; taken whole by the slow side */
-	struct allowed_table allowed;     /* RCU */
-	struct index_table index;         /* RCU */
+	struct allowed_table allowed; /* RCU */
+	struct index_table index; /* RCU */
 	struct pool stage;
 
 	/* lock */
@@ -169,17 +169,17 @@ struct wg {
 	struct wheel wheel;
 	struct wg_peer *first, *last;
 	struct wg_peer **buckets; /* by public key */
-	size_t n_buckets;         /* a power of two */
+	size_t n_buckets; /* a power of two */
 	size_t n_peers;
 	struct sipkey hash_key;
 	uint32_t mark;
 	uint32_t next_worker; /* that a new session is given to */
-	uint64_t load_ns;     /* last sign of load */
+	uint64_t load_ns; /* last sign of load */
 	bool has_load;
 	uint64_t random;
 	uint64_t now_ns, wall_ns; /* of the slow call under way */
-	struct wg_worker *slow;   /* seals keepalives and staged packets */
-	uint8_t *scratch;         /* one message */
+	struct wg_worker *slow; /* seals keepalives and staged packets */
+	uint8_t *scratch; /* one message */
 	_Atomic uint64_t drops[WG_DROP_N];
 
 	/* any: the data workers, for sums */
@@ -219,8 +219,8 @@ void endpoint_clear_local(struct endpoint_cell *c);
 
 /* ---- stage.c: packets that wait for a session. */
 /* Copy packets to the queue's end; those that fall out are counted. Any thread. */
-void stage_packets(struct wg_peer *p, const struct wg_packet *pkts, size_t n,
-	_Atomic uint64_t *drops);
+void stage_packets(
+	struct wg_peer *p, const struct wg_packet *pkts, size_t n, _Atomic uint64_t *drops);
 /* Drop all; returns how many. */
 size_t stage_purge(struct wg_peer *p);
 /* Take the oldest into buf (STAGE_PACKET_MAX bytes); false: none is left, and
@@ -229,8 +229,8 @@ bool stage_take(struct wg_peer *p, uint8_t *buf, uint32_t *len);
 
 /* ---- session.c */
 /* Keys of a finished handshake become the current (initiator) or the next
- * (responder) keypair. Lock. 0, -ENOMEM. */
-MUST_CHECK int session_begin(struct wg_peer *p);
+ * (responder) keypair; hs is wiped and its index is the keypair's. Lock. 0, -ENOMEM. */
+MUST_CHECK int session_begin(struct wg_peer *p, struct noise_handshake *hs);
 void session_promote(struct wg_peer *p);
 void session_end_all(struct wg_peer *p);
 /* Our key changed: the sessions may receive what is on its way, but not send. */
@@ -257,7 +257,7 @@ void timers_data_received(struct wg_peer *p, uint64_t now_ns);
 void timers_authenticated_sent(struct wg_peer *p);
 void timers_authenticated_received(struct wg_peer *p);
 void timers_authenticated_traversal(struct wg_peer *p, uint64_t now_ns);
-void timers_handshake_initiated(struct wg_peer *p);
+void timers_handshake_initiated(struct wg_peer *p, uint64_t sent_ns);
 void timers_handshake_complete(struct wg_peer *p);
 void timers_session_derived(struct wg_peer *p);
 void timers_stop(struct wg_peer *p);

@@ -10,17 +10,13 @@ void handshake_clear(struct wg_peer *p)
 	noise_handshake_clear(&p->handshake);
 }
 
-/* A fresh index of ours for the handshake; it goes to the workers in turn. */
-static bool take_index(struct wg_peer *p)
+/* A fresh index of ours for a handshake; they go to the workers in turn. */
+static bool take_index(struct wg_peer *p, uint32_t *out)
 {
 	struct wg *wg = p->wg;
 
-	if (p->has_handshake_index)
-		index_release(&wg->index, p->handshake_index);
 	wg->next_worker = (wg->next_worker + 1) % wg->n_workers;
-	p->has_handshake_index = index_take(&wg->index, wg->next_worker, INDEX_HANDSHAKE, p,
-					 &p->handshake_index) == 0;
-	return p->has_handshake_index;
+	return index_take(&wg->index, wg->next_worker, INDEX_HANDSHAKE, p, out) == 0;
 }
 
 static void send_to_peer(struct wg_peer *p, uint8_t *msg, size_t len)
@@ -49,19 +45,27 @@ void handshake_initiate(struct wg_peer *p, bool is_retry)
 
 	if (!is_retry)
 		p->n_tries = 0;
-	if (last && !has_expired(last, REKEY_TIMEOUT, wg->now_ns))
+	if (last && !has_expired(last, REKEY_TIMEOUT, wg->now_ns)) {
+		/* We answered the peer meanwhile. Should nothing come of it, go on. */
+		if (is_retry)
+			timers_handshake_initiated(p, last);
 		return;
+	}
 	if (!atomic_load(&wg->is_up) || atomic_load(&p->is_dead) || !p->noise.is_usable ||
-		!atomic_load(&p->endpoint.is_set) || !take_index(p))
+		!atomic_load(&p->endpoint.is_set))
+		return;
+	handshake_clear(p);
+	p->has_handshake_index = take_index(p, &p->handshake_index);
+	if (!p->has_handshake_index)
 		return;
 	tai64n_encode(stamp, wg->wall_ns);
-	if (!noise_create_initiation(&p->handshake, &wg->identity, &p->noise, p->handshake_index,
-		    stamp, &msg)) {
+	if (!noise_create_initiation(
+		    &p->handshake, &wg->identity, &p->noise, p->handshake_index, stamp, &msg)) {
 		handshake_clear(p);
 		return;
 	}
 	send_to_peer(p, (uint8_t *)&msg, sizeof(msg));
-	timers_handshake_initiated(p);
+	timers_handshake_initiated(p, wg->now_ns);
 }
 
 /* The common part of an authentic message: it moves the endpoint and counts. */
@@ -73,23 +77,24 @@ static void heard(struct wg_peer *p, const struct wg_endpoint *from, size_t len)
 	timers_authenticated_traversal(p, p->wg->now_ns);
 }
 
-static void respond(struct wg_peer *p)
+static void respond(struct wg_peer *p, struct noise_handshake *hs)
 {
 	struct wgmsg_response msg;
+	uint32_t index;
 
-	if (!take_index(p) ||
-		!noise_create_response(&p->handshake, &p->noise, p->handshake_index, &msg) ||
-		session_begin(p) != 0) {
-		handshake_clear(p);
+	if (!take_index(p, &index))
 		return;
-	}
-	send_to_peer(p, (uint8_t *)&msg, sizeof(msg));
+	if (noise_create_response(hs, &p->noise, index, &msg) && session_begin(p, hs) == 0)
+		send_to_peer(p, (uint8_t *)&msg, sizeof(msg));
+	else
+		index_release(&p->wg->index, index);
 }
 
-static enum wg_drop take_initiation(struct wg *wg, const uint8_t *bytes,
-	const struct wg_endpoint *from)
+static enum wg_drop take_initiation(
+	struct wg *wg, const uint8_t *bytes, const struct wg_endpoint *from)
 {
 	struct wgmsg_initiation msg;
+	struct noise_handshake hs = { 0 };
 	struct noise_transcript t;
 	uint8_t key[NOISE_KEY], stamp[TAI64N_LEN];
 	enum wg_drop why = WG_OK;
@@ -119,12 +124,14 @@ static enum wg_drop take_initiation(struct wg *wg, const uint8_t *bytes,
 	case NOISE_FRESH:
 		break;
 	}
-	/* Ours, if one was under way, is forgotten: its index goes too. */
-	handshake_clear(p);
-	noise_commit_initiation(&p->handshake, &p->noise, &t, stamp, wg->now_ns);
+	/* Ours, if one is under way, goes on. Linux forgets it, and when both sides
+	 * begin at once neither takes the other's response: both wait for
+	 * REKEY_TIMEOUT. Here both handshakes end in a session that both sides have. */
+	noise_commit_initiation(&hs, &p->noise, &t, stamp, wg->now_ns);
 	heard(p, from, sizeof(msg));
-	respond(p);
+	respond(p, &hs);
 wipe:
+	noise_handshake_clear(&hs);
 	noise_transcript_wipe(&t);
 	crypto_wipe(key, sizeof(key));
 	return why;
@@ -140,8 +147,8 @@ static struct wg_peer *peer_of_index(struct wg *wg, uint32_t index)
 	return kind == INDEX_HANDSHAKE ? owner : ((struct keypair *)owner)->peer;
 }
 
-static enum wg_drop take_response(struct wg *wg, const uint8_t *bytes,
-	const struct wg_endpoint *from)
+static enum wg_drop take_response(
+	struct wg *wg, const uint8_t *bytes, const struct wg_endpoint *from)
 {
 	struct wgmsg_response msg;
 	struct wg_peer *p;
@@ -153,10 +160,12 @@ static enum wg_drop take_response(struct wg *wg, const uint8_t *bytes,
 	if (!noise_consume_response(&p->handshake, &wg->identity, &p->noise, &msg))
 		return WG_DROP_HANDSHAKE;
 	heard(p, from, sizeof(msg));
-	if (session_begin(p) != 0) {
+	if (session_begin(p, &p->handshake) != 0) {
 		handshake_clear(p);
 		return WG_DROP_HANDSHAKE;
 	}
+	/* It is the keypair's now. */
+	p->has_handshake_index = false;
 	timers_handshake_complete(p);
 	/* Confirms the session to the responder: with what is staged, or empty. */
 	session_send_keepalive(p);
@@ -225,8 +234,8 @@ static enum wg_drop take(struct wg *wg, const uint8_t *msg, size_t len,
 	why = admit(wg, msg, len, from, is_loaded);
 	if (why)
 		return why;
-	return type == WGMSG_INITIATION ? take_initiation(wg, msg, from) :
-					  take_response(wg, msg, from);
+	return type == WGMSG_INITIATION ? take_initiation(wg, msg, from)
+					: take_response(wg, msg, from);
 }
 
 enum wg_drop wg_rx_handshake(struct wg *wg, const uint8_t *msg, size_t len,

@@ -62,7 +62,7 @@ static void add_answered(struct wg_peer *p, struct keypair *kp)
 	p->previous = NULL;
 }
 
-int session_begin(struct wg_peer *p)
+int session_begin(struct wg_peer *p, struct noise_handshake *hs)
 {
 	struct wg *wg = p->wg;
 	struct keypair *kp = aligned_alloc(64, sizeof(*kp));
@@ -72,11 +72,11 @@ int session_begin(struct wg_peer *p)
 		return -ENOMEM;
 	memset(kp, 0, sizeof(*kp));
 	kp->peer = p;
-	kp->local_index = p->handshake.local_index;
-	kp->remote_index = p->handshake.remote_index;
+	kp->local_index = hs->local_index;
+	kp->remote_index = hs->remote_index;
 	kp->birth_ns = wg->now_ns;
 	replay_init(&kp->replay);
-	if (!noise_begin_session(&p->handshake, kp->send_key, kp->recv_key, &kp->is_initiator)) {
+	if (!noise_begin_session(hs, kp->send_key, kp->recv_key, &kp->is_initiator)) {
 		free(kp);
 		return -EPROTO;
 	}
@@ -84,7 +84,6 @@ int session_begin(struct wg_peer *p)
 	atomic_init(&kp->is_sending, true);
 	/* The handshake's index is the keypair's from here on. */
 	index_replace(&wg->index, kp->local_index, INDEX_KEYPAIR, kp);
-	p->has_handshake_index = false;
 	if (kp->is_initiator)
 		add_initiated(p, kp);
 	else
@@ -142,8 +141,8 @@ size_t wg_sealed_len(struct wg_worker *w, size_t len)
 	return WGMSG_DATA_HDR + len + (padded > last ? padded - last : 0) + WGMSG_DATA_TAG;
 }
 
-static void seal_jobs(struct wg_worker *w, const struct keypair *kp, struct wg_packet *pkts, size_t n,
-	uint64_t counter)
+static void seal_jobs(struct wg_worker *w, const struct keypair *kp, struct wg_packet *pkts,
+	size_t n, uint64_t counter)
 {
 	for (size_t i = 0; i < n; i++) {
 		struct wg_packet *p = &pkts[i];
@@ -155,7 +154,8 @@ static void seal_jobs(struct wg_worker *w, const struct keypair *kp, struct wg_p
 		put_le32(msg, WGMSG_DATA);
 		put_le32(msg + 4, kp->remote_index);
 		put_le64(msg + 8, counter + i);
-		w->jobs[i] = (struct aead_job){ p->data, padded, counter + i, p->data + padded, false };
+		w->jobs[i] =
+			(struct aead_job){ p->data, padded, counter + i, p->data + padded, false };
 		p->data = msg;
 		p->len = whole;
 	}
@@ -222,7 +222,8 @@ enum wg_sealed wg_seal(struct wg_worker *w, struct wg_peer *peer, struct wg_pack
 	}
 	/* Paper, section 6.2: the initiator renews by age, both by count. */
 	if (((kp->is_initiator && has_expired(kp->birth_ns, REKEY_AFTER_TIME, now_ns)) ||
-		    atomic_load_explicit(&kp->tx_counter, memory_order_relaxed) > REKEY_AFTER_MESSAGES) &&
+		    atomic_load_explicit(&kp->tx_counter, memory_order_relaxed) >
+			    REKEY_AFTER_MESSAGES) &&
 		may_initiate(peer, now_ns))
 		peer_want(peer, WANT_REKEY);
 	return WG_SEALED;
@@ -276,9 +277,9 @@ static uint32_t inner_len(const uint8_t *pkt, uint32_t len)
 	if (len >= 20 && pkt[0] >> 4 == 4) {
 		n = get_be16(pkt + 2);
 		return n >= 20 && n <= len && (uint32_t)(pkt[0] & 15) * 4 >= 20 &&
-				(uint32_t)(pkt[0] & 15) * 4 <= n ?
-			n :
-			0;
+				(uint32_t)(pkt[0] & 15) * 4 <= n
+			? n
+			: 0;
 	}
 	if (len >= 40 && pkt[0] >> 4 == 6) {
 		n = 40 + (uint32_t)get_be16(pkt + 4);
@@ -289,9 +290,9 @@ static uint32_t inner_len(const uint8_t *pkt, uint32_t len)
 
 static bool is_source_of(struct wg_worker *w, const struct wg_peer *peer, const uint8_t *pkt)
 {
-	const struct allowed_owner *o = pkt[0] >> 4 == 4 ?
-		allowed_lookup(&w->wg->allowed, AF_INET, pkt + 12) :
-		allowed_lookup(&w->wg->allowed, AF_INET6, pkt + 8);
+	const struct allowed_owner *o = pkt[0] >> 4 == 4
+		? allowed_lookup(&w->wg->allowed, AF_INET, pkt + 12)
+		: allowed_lookup(&w->wg->allowed, AF_INET6, pkt + 8);
 
 	return o == &peer->allowed;
 }
@@ -305,8 +306,8 @@ static bool has_same_source(const uint8_t *a, const uint8_t *b)
 }
 
 /* What arrived authentic and fresh: trim, check the source, count. */
-static void accept_packets(struct wg_worker *w, struct keypair *kp, struct wg_packet *pkts, size_t n,
-	const struct wg_endpoint *from, uint64_t now_ns)
+static void accept_packets(struct wg_worker *w, struct keypair *kp, struct wg_packet *pkts,
+	size_t n, const struct wg_endpoint *from, uint64_t now_ns)
 {
 	struct wg_peer *peer = kp->peer;
 	const uint8_t *before = NULL;

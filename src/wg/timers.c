@@ -23,8 +23,8 @@ static void kick(struct wg_peer *p)
 		return;
 	p->kick_next = atomic_load_explicit(&wg->kicked, memory_order_relaxed);
 	/* release: kick_next; pairs with the acquire in timers_serve_kicked */
-	while (!atomic_compare_exchange_weak_explicit(&wg->kicked, &p->kick_next, p,
-		memory_order_release, memory_order_relaxed))
+	while (!atomic_compare_exchange_weak_explicit(
+		&wg->kicked, &p->kick_next, p, memory_order_release, memory_order_relaxed))
 		;
 }
 
@@ -64,7 +64,8 @@ void timers_data_sent(struct wg_peer *p, uint64_t now_ns)
 	 * started together and needs no secrecy. */
 	if (!is_set(p, TIMER_NEW_HANDSHAKE))
 		timer_set(p, TIMER_NEW_HANDSHAKE,
-			now_ns + KEEPALIVE_TIMEOUT + REKEY_TIMEOUT + (now_ns * 2654435761u) % REKEY_JITTER);
+			now_ns + KEEPALIVE_TIMEOUT + REKEY_TIMEOUT +
+				(now_ns * 2654435761u) % REKEY_JITTER);
 }
 
 void timers_data_received(struct wg_peer *p, uint64_t now_ns)
@@ -93,10 +94,10 @@ void timers_authenticated_traversal(struct wg_peer *p, uint64_t now_ns)
 		timer_set(p, TIMER_PERSISTENT, now_ns + interval);
 }
 
-void timers_handshake_initiated(struct wg_peer *p)
+void timers_handshake_initiated(struct wg_peer *p, uint64_t sent_ns)
 {
 	timer_set(p, TIMER_RETRANSMIT,
-		p->wg->now_ns + REKEY_TIMEOUT + wg_random_below(p->wg, REKEY_JITTER));
+		sent_ns + REKEY_TIMEOUT + wg_random_below(p->wg, REKEY_JITTER));
 }
 
 void timers_handshake_complete(struct wg_peer *p)
