@@ -61,7 +61,7 @@ def test_help_names_every_option():
         assert option in text
 
 
-@pytest.mark.parametrize("value", ("x", "-1", "99", "0x3", ""))
+@pytest.mark.parametrize("value", ("x", "-1", "99", "0x3", "3 4"))
 @pytest.mark.parametrize("variable", ("WG_TUN_FD", "WG_UAPI_FD"))
 def test_bad_descriptor_numbers(lab, variable, value):
     ns = lab.namespace("a")
