@@ -323,6 +323,12 @@ static void ids(void **state)
 	s.id--;
 	train(&s, 3, 1000); /* once it counts, it must go on */
 	expect_frames(2);
+	for (int i = 0; i < 4; i++) { /* and what stands still must not start to count */
+		next(&s, 1000);
+		s.seq += 1000;
+		s.id += i == 2;
+	}
+	expect_frames(2);
 }
 
 static void limits(void **state)
@@ -438,22 +444,23 @@ static void fragment_closes(void **state)
 	struct spec s = udp4;
 	struct io_tx *tx;
 
-	train(&s, 3, 500);
-	pkts[1][6] = 0x20;
-	put_be16(pkts[1] + 10, 0);
-	put_be16(pkts[1] + 10, (uint16_t)~ref_sum(0, pkts[1], 20));
-	assert_int_equal(feed(&tx), 3);
-	for (int i = 0; i < 3; i++)
-		assert_ptr_equal(tx[i].hdr.msg_iov[1].iov_base, pkts[i]);
-	merge_reset(merge);
-	n_pkts = 0;
-	/* ICMP has nothing to do with it */
-	s = udp4;
-	train(&s, 3, 500);
-	pkts[1][9] = IPPROTO_ICMP;
-	s.id = (uint16_t)(udp4.id + 1);
-	lens[2] = build(&s, pkts[2], 500, 0, false);
-	assert_int_equal(feed(&tx), 2);
+	for (int is_icmp = 0; is_icmp < 2; is_icmp++) {
+		s.id = 5;
+		train(&s, 2, 500);
+		s.id = 6; /* the third would go well with the first */
+		train(&s, 1, 500);
+		if (is_icmp)
+			pkts[1][9] = IPPROTO_ICMP; /* has nothing to do with it */
+		else
+			pkts[1][6] = 0x20;
+		put_be16(pkts[1] + 10, 0);
+		put_be16(pkts[1] + 10, (uint16_t)~ref_sum(0, pkts[1], 20));
+		assert_int_equal(feed(&tx), is_icmp ? 2 : 3);
+		for (int i = 0; i < (is_icmp ? 2 : 3); i++)
+			assert_ptr_equal(tx[i].hdr.msg_iov[1].iov_base, pkts[i]);
+		merge_reset(merge);
+		n_pkts = 0;
+	}
 }
 
 /* More flows than the table holds: only the superframes suffer. */

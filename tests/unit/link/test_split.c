@@ -170,6 +170,12 @@ static void extension_headers(void **state)
 		sum = ref_sum(ref_sum(0, ip + 8, 16), final, 16) + IPPROTO_TCP + l4_len;
 		assert_int_equal(ref_sum(sum, out + 64, l4_len), 0xffff);
 	}
+	ip[64 + 12] = 4 << 4; /* a TCP header that ends before its checksum */
+	assert_int_equal(split_init(&sp, frame, VNET + plain_len + 24, true), SPLIT_VNET);
+	ip[64 + 12] = 15 << 4;
+	assert_int_equal(split_init(&sp, frame, VNET + 64 + 24, true), SPLIT_INNER);
+	put_be16(ip + 4, 24 + 24); /* or after the packet */
+	assert_int_equal(split_init(&sp, frame, VNET + 64 + 24, true), SPLIT_VNET);
 }
 
 static enum split_drop with(const struct spec *s, const struct virtio_net_hdr *v)
