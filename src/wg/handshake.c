@@ -46,8 +46,9 @@ void handshake_initiate(struct wg_peer *p, bool is_retry)
 	if (!is_retry)
 		p->n_tries = 0;
 	if (last && !has_expired(last, REKEY_TIMEOUT, wg->now_ns)) {
-		/* We answered the peer meanwhile. Should nothing come of it, go on. */
-		if (is_retry)
+		/* Too soon, perhaps because we answered the peer meanwhile. Should
+		 * nothing come of that, go on without being asked again. */
+		if (is_retry || atomic_load(&p->n_staged) || p->owes_keepalive)
 			timers_handshake_initiated(p, last);
 		return;
 	}
