@@ -37,6 +37,15 @@ bool session_may_send(const struct keypair *kp, uint64_t now_ns)
 		atomic_load_explicit(&kp->tx_counter, memory_order_relaxed) < REJECT_AFTER_MESSAGES;
 }
 
+/* Both sides began at once and each answered the other. Of the two sessions the one
+ * that the lower public key began shall be current on both sides: its side keeps
+ * the other as previous, the other side goes over to it when it is confirmed.
+ * (A Linux peer has ours only and will never confirm its own.) */
+static bool wins_contest(const struct wg_peer *p)
+{
+	return memcmp(p->wg->identity.public_key, p->noise.public_key, WG_KEY_LEN) < 0;
+}
+
 static void add_initiated(struct wg_peer *p, struct keypair *kp)
 {
 	struct keypair *old = current_of(p);
@@ -44,8 +53,7 @@ static void add_initiated(struct wg_peer *p, struct keypair *kp)
 	/* First: what is freed below must not be found any more. */
 	rcu_publish(p->current, kp);
 	keypair_end(p->wg, p->previous);
-	if (p->following) {
-		/* They answered us and started one of their own: the newer stays. */
+	if (p->following && wins_contest(p)) {
 		p->previous = p->following;
 		p->following = NULL;
 		keypair_end(p->wg, old);

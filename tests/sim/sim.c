@@ -260,7 +260,8 @@ static void wire_put(struct sim *s, struct sim_node *n, const struct wg_endpoint
 	if (by_chance(s, s->wire.replay)) {
 		const struct sim_flight *old = &s->tape[sim_random(s, SIM_TAPE)];
 
-		if (old->msg)
+		if (old->msg && (!s->wire.spares_handshakes ||
+				wgmsg_gate(old->msg->bytes, old->msg->len) == WGMSG_DATA))
 			fly_forged(s, *old, old->msg, false);
 	}
 }

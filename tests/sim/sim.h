@@ -47,6 +47,7 @@ struct sim_wire {
 	uint64_t delay_ns, jitter_ns; /* jitter reorders */
 	size_t mtu;                   /* longest datagram; 0: any */
 	bool is_cut;
+	bool spares_handshakes; /* from replay */
 	/* true: lose this one. May be NULL. */
 	bool (*loses)(void *ctx, int from, int to, const uint8_t *msg, size_t len);
 	void *ctx;

@@ -52,6 +52,18 @@ static void test_both_begin_at_once(void **state)
 	SIM_CHECK(&s, s.node[0].sent[WGMSG_INITIATION] == 1);
 	SIM_CHECK(&s, s.node[1].sent[WGMSG_INITIATION] == 1);
 	SIM_CHECK(&s, sim_delivered(&s, 0, 1) == 3 && sim_delivered(&s, 1, 0) == 3);
+	/* Both went over to the same session. */
+	SIM_CHECK(&s, atomic_load(&sim_peer(&s, 0, 1)->current)->local_index ==
+		atomic_load(&sim_peer(&s, 1, 0)->current)->remote_index);
+	SIM_CHECK(&s, !sim_peer(&s, 0, 1)->following && !sim_peer(&s, 1, 0)->following);
+	/* So one side alone renews, and no packet is lost when it does. */
+	sim_flow(&s, 0, 1, SEC(0.001), 1, 100);
+	sim_flow(&s, 1, 0, SEC(0.001), 1, 100);
+	sim_run(&s, SEC(400));
+	SIM_CHECK(&s, s.node[0].sent[WGMSG_RESPONSE] + s.node[1].sent[WGMSG_RESPONSE] == 5);
+	sim_flows_stop(&s);
+	sim_run(&s, SEC(1));
+	SIM_CHECK(&s, s.n_sent == s.n_delivered);
 	sim_fini(&s);
 }
 
