@@ -228,11 +228,23 @@ static void fit_superframes(struct gateway *g)
 		log_line(LOG_DEBUG, "gso_max_size stays: %s", strerror(-ret));
 }
 
+/* The interface went to another network namespace: the helper may look there. */
+static int follow_interface(struct gateway *g)
+{
+	unsigned ifindex;
+	int fd, ret;
+
+	ret = privhelper_netdev_open(&g->priv, &g->tun, &fd, &ifindex);
+	return ret ? ret : netdev_adopt(g->netdev, fd, ifindex);
+}
+
 static void take_netdev_event(struct gateway *g)
 {
 	struct netdev_event ev;
 	int ret = netdev_read(g->netdev, &ev);
 
+	if (ret == -EPERM)
+		ret = follow_interface(g);
 	if (ret < 0)
 		log_line(LOG_WARN, "the interface cannot be followed: %s", strerror(-ret));
 	if (ret <= 0)

@@ -218,6 +218,10 @@ int netdev_fd(const struct netdev *d);
  * once: the interface went to a namespace that we may not enter, nothing more
  * will be heard of it). */
 MUST_CHECK int netdev_read(struct netdev *d, struct netdev_event *ev);
+/* Go on with a route netlink socket (non-blocking, not bound) that somebody with the
+ * privilege opened where the interface is, under this index there. Takes fd in
+ * any case. 0 or negative errno. */
+MUST_CHECK int netdev_adopt(struct netdev *d, int fd, unsigned ifindex);
 /* Largest superframe that the interface hands to the TUN (IFLA_GSO_MAX_SIZE and
  * IFLA_GSO_IPV4_MAX_SIZE), IP header included. So chosen that a superframe is one
  * UDP train: at most 64 segments and 65507 bytes. 0 or negative errno. */

@@ -160,10 +160,24 @@ static int ask_state(const struct netdev *d)
 	return mnl_socket_sendto(d->nl, msg, msg->nlmsg_len) < 0 ? -errno : 0;
 }
 
+/* Watch through the socket d->nl, and ask for the state as it is. */
+static int watch(struct netdev *d)
+{
+	struct epoll_event ev = { .events = EPOLLIN };
+	int ret = 0;
+
+	if (epoll_ctl(d->epfd, EPOLL_CTL_ADD, mnl_socket_get_fd(d->nl), &ev))
+		ret = -errno;
+	if (!ret)
+		ret = ask_state(d);
+	if (ret)
+		detach(d);
+	return ret;
+}
+
 /* Watch the interface where it is now. */
 static int attach(struct netdev *d, bool must_know)
 {
-	struct epoll_event ev = { .events = EPOLLIN };
 	struct opener o;
 	int ret = open_where_tun_is(d, &o, must_know);
 
@@ -172,13 +186,23 @@ static int attach(struct netdev *d, bool must_know)
 	d->nl = o.nl;
 	d->req = o.req;
 	d->ifindex = 0;
-	if (epoll_ctl(d->epfd, EPOLL_CTL_ADD, mnl_socket_get_fd(d->nl), &ev))
-		ret = -errno;
-	if (!ret)
-		ret = ask_state(d);
-	if (ret)
+	return watch(d);
+}
+
+int netdev_adopt(struct netdev *d, int fd, unsigned ifindex)
+{
+	detach(d);
+	d->nl = mnl_socket_fdopen(fd);
+	if (!d->nl || mnl_socket_bind(d->nl, RTMGRP_LINK, MNL_SOCKET_AUTOPID) < 0) {
+		int ret = -errno;
+
+		if (!d->nl)
+			close(fd);
 		detach(d);
-	return ret;
+		return ret;
+	}
+	d->ifindex = (int)ifindex;
+	return watch(d);
 }
 
 /* What a run of messages said. */
