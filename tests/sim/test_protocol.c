@@ -57,8 +57,8 @@ static void test_both_begin_at_once(void **state)
 		atomic_load(&sim_peer(&s, 1, 0)->current)->remote_index);
 	SIM_CHECK(&s, !sim_peer(&s, 0, 1)->following && !sim_peer(&s, 1, 0)->following);
 	/* So one side alone renews, and no packet is lost when it does. */
-	sim_flow(&s, 0, 1, SEC(0.001), 1, 100);
-	sim_flow(&s, 1, 0, SEC(0.001), 1, 100);
+	sim_flow(&s, 0, 1, SEC(0.004), 1, 100);
+	sim_flow(&s, 1, 0, SEC(0.004), 1, 100);
 	sim_run(&s, SEC(400));
 	SIM_CHECK(&s, s.node[0].sent[WGMSG_RESPONSE] + s.node[1].sent[WGMSG_RESPONSE] == 5);
 	sim_flows_stop(&s);
