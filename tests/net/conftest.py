@@ -67,6 +67,10 @@ def pytest_collection_modifyitems(items):
 def lab():
     with net.Lab() as one:
         yield one
+        for process in list(one.processes):
+            one.stop(process)
+        confessions = one.confessions()
+    assert not confessions, confessions
 
 
 class Pair:

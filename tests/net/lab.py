@@ -273,6 +273,18 @@ class Lab:
         self.sockets.append(s)
         return s
 
+    def confessions(self):
+        """What gateways said of their own death: failed assertions, sanitizers' reports."""
+        found = []
+        for name in sorted(os.listdir(self.tmp)):
+            if name.endswith(".log"):
+                with open(os.path.join(self.tmp, name), encoding="utf-8", errors="replace") as f:
+                    text = f.read()
+                match = re.search(r"(Sanitizer: |runtime error: |Assertion .* failed).*", text)
+                if match:
+                    found.append(f"{name}: ...{text[max(0, match.start() - 200):match.end() + 1500]}")
+        return "\n".join(found)
+
     def close(self):
         """Undo everything. Signals wait until it is done."""
         if self.closed:

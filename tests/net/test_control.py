@@ -264,6 +264,7 @@ def test_endpoint_of_either_family(gateway):
     assert dict((f[0], f[1]) for f in g.show("endpoints")) == {one: "[2001:db8::1]:51820", two: "192.0.2.1:1"}
 
 
+@pytest.mark.memory
 def test_twenty_thousand_peers(gateway):
     """A large set is taken in one go, and shown again in well under a second."""
     g = gateway
@@ -375,6 +376,7 @@ def test_half_a_request(gateway):
     assert g.ask("get=1\n\n") == before
 
 
+@pytest.mark.memory
 def test_endless_line(gateway):
     g = gateway
     with g.connect(5) as s, contextlib.suppress(OSError):

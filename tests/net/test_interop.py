@@ -23,7 +23,8 @@ def matrix():
     yield
     if not ROWS:
         return
-    lines = ["| peer | first packet from | outer | preshared key | inner IPv4, IPv6: echo, 50 + 20 MiB TCP, UDP sizes |",
+    lines = [f"Under test: {' '.join(under_test().argv)}; {time.strftime('%Y-%m-%d %H:%M')}", "",
+             "| peer | first packet from | outer | preshared key | inner IPv4, IPv6: echo, 50 + 20 MiB TCP, UDP sizes |",
              "| --- | --- | --- | --- | --- |"]
     lines += ["| " + " | ".join(row) + " |" for row in ROWS]
     path = os.path.join(net.ROOT, "build", "interop-matrix.md")

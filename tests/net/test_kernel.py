@@ -220,6 +220,7 @@ def test_k34_k36_namespaces_deleted_under_live_tunnels(lab):
     assert p.ga.stop() in (0, -15, 143)
 
 
+@pytest.mark.memory
 def test_k36_balance(lab):
     """Peers, sessions and ports come and go: descriptors and memory return to where they were."""
     p = Pair(lab)

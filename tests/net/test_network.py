@@ -412,6 +412,7 @@ def test_garbage_without_a_peer(lab):
     assert g.alive() and "errno=0" in g.ask("get=1\n\n")
 
 
+@pytest.mark.memory
 def test_memory_is_flat_under_garbage(lab):
     p = Pair(lab)
     p.works()
@@ -435,6 +436,7 @@ def test_memory_is_flat_under_garbage(lab):
     p.healthy()
 
 
+@pytest.mark.memory
 def test_packets_for_a_silent_peer_are_bounded(lab):
     """A peer that never answers holds up nobody and takes no more memory than its share."""
     p = Pair(lab)
