@@ -201,7 +201,7 @@ def test_fwmark_is_on_every_socket(lab, order):
         assert net.first_ping(p.a, p.inner4[1])
         net.tcp_transfer(lab, p.a, p.b, p.inner4[1], 2 * MIB)
     counters = re.findall(r"counter packets (\d+)", net.run(p.a, "nft", "list", "ruleset").stdout)
-    assert counters[0] == "0" and int(counters[1]) > 100, counters
+    assert counters[0] == "0" and int(counters[1]) > 20, counters  # a train counts once
 
 
 @pytest.mark.skipif(is_stand_in(), reason="offload options are penstock's own")
