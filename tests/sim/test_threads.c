@@ -277,7 +277,6 @@ static void test_all_at_once(void **state)
 	uint64_t end;
 	unsigned i = 0;
 
-	assert_int_equal(crypto_init(NULL), 0);
 	side[0].other = &side[1];
 	side[1].other = &side[0];
 	side_init(&side[0], 1);
@@ -313,9 +312,66 @@ static void test_all_at_once(void **state)
 	assert_true(i > 100);
 }
 
+static _Atomic bool is_found_always = true;
+static _Atomic uint64_t n_lookups;
+
+static void *look_up_main(void *arg)
+{
+	struct side *s = arg;
+	struct wg_worker *w;
+
+	if (wg_worker_create(&w, s->wg, 0))
+		abort();
+	rcu_thread_init();
+	while (!atomic_load(&s->is_stopping)) {
+		if (!wg_route(w, AF_INET, (const uint8_t[4]){ 10, 0, 0, s->other->id }))
+			atomic_store(&is_found_always, false);
+		atomic_fetch_add(&n_lookups, 1);
+		rcu_quiescent();
+	}
+	rcu_thread_fini();
+	wg_worker_destroy(w);
+	return NULL;
+}
+
+/* The same list again, as "wg syncconf" says it: a reader never finds a gap. */
+static void test_no_gap(void **state)
+{
+	static struct side side[2];
+	uint8_t ghost[WG_KEY_LEN];
+	pthread_t reader;
+
+	side[0].other = &side[1];
+	side[1].other = &side[0];
+	side_init(&side[0], 1);
+	side_init(&side[1], 2);
+	memset(ghost, 9, sizeof(ghost));
+	add_peer(&side[0], side[1].public_key, 2, false);
+	pthread_create(&reader, NULL, look_up_main, &side[0]);
+	for (int i = 0; i < 3000 || atomic_load(&n_lookups) < 1000; i++) {
+		add_peer(&side[0], side[1].public_key, 2, false);
+		/* It moves to another peer and back: always somebody's. */
+		if (i % 4 == 0)
+			add_peer(&side[0], ghost, 2, false);
+		wg_poll(side[0].wg, fast_now(), fast_wall());
+	}
+	atomic_store(&side[0].is_stopping, true);
+	pthread_join(reader, NULL);
+	assert_true(atomic_load(&is_found_always));
+	for (int i = 0; i < 2; i++) {
+		wg_destroy(side[i].wg);
+		side_fini(&side[i]);
+	}
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(test_all_at_once) };
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_all_at_once),
+		cmocka_unit_test(test_no_gap),
+	};
 
+	if (crypto_init(NULL))
+		return 1;
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
