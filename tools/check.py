@@ -380,8 +380,13 @@ STAGES = {
 }
 
 
+class Parser(argparse.ArgumentParser):
+    def error(self, message):
+        self.exit(2, f"check: {message}\n")
+
+
 def parse_args():
-    parser = argparse.ArgumentParser(prog="tools/check", add_help=False)
+    parser = Parser(prog="tools/check", add_help=False)
     parser.add_argument("--fuzz-seconds", type=int, default=10)
     parser.add_argument("--only", default=",".join(STAGES))
     args = parser.parse_args()
@@ -405,7 +410,7 @@ def give_back():
 def main():
     args = parse_args()
     report = Report(read_skips(os.path.join(ROOT, "tests", "skips.txt")), os.environ.get("CI") == "true")
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
     began = time.monotonic()
     try:

@@ -172,14 +172,16 @@ def table(out, received):
     print(f"The far gateway authenticated {received / 1e9:.2f} GB from its peer.")
 
 
+class Parser(argparse.ArgumentParser):
+    def error(self, message):
+        self.exit(2, f"demo: {message}\n")
+
+
 def main():
-    parser = argparse.ArgumentParser(prog="tools/demo", add_help=False)
+    parser = Parser(prog="tools/demo", add_help=False)
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--gateway")
-    try:
-        args = parser.parse_args()
-    except SystemExit:
-        return 2
+    args = parser.parse_args()
     if not 0.5 <= args.seconds <= 60:
         print("demo: --seconds: expected 0.5 to 60", file=sys.stderr)
         return 2
