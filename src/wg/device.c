@@ -5,8 +5,7 @@
 
 const char *wg_drop_key(enum wg_drop d)
 {
-	static const char *const key[] = {
-		"ok",
+	static const char *const key[] = { "ok",
 #define X(name, key, text) key,
 		WG_DROPS(X)
 #undef X
@@ -16,8 +15,7 @@ const char *wg_drop_key(enum wg_drop d)
 
 const char *wg_drop_text(enum wg_drop d)
 {
-	static const char *const text[] = {
-		"",
+	static const char *const text[] = { "",
 #define X(name, key, text) text,
 		WG_DROPS(X)
 #undef X
@@ -284,8 +282,8 @@ static void set_private_key(struct wg *wg, const uint8_t key[WG_KEY_LEN])
 	memcpy(clamped, key, sizeof(clamped));
 	if (!is_zero(key))
 		x25519_clamp(clamped);
-	is_same = wg->identity.has_key ? crypto_equal(clamped, wg->identity.secret, sizeof(clamped)) :
-					 is_zero(key);
+	is_same = wg->identity.has_key ? crypto_equal(clamped, wg->identity.secret, sizeof(clamped))
+				       : is_zero(key);
 	crypto_wipe(clamped, sizeof(clamped));
 	if (is_same)
 		return;
@@ -318,8 +316,8 @@ struct applying {
 	void *moved_ctx;
 };
 
-static void change_allowed(const struct applying *a, struct wg_peer *p,
-	const struct wg_peer_change *pc, bool replaces)
+static void change_allowed(
+	const struct applying *a, struct wg_peer *p, const struct wg_peer_change *pc, bool replaces)
 {
 	struct allowed_table *t = &a->wg->allowed;
 	uint32_t mark = ++a->wg->mark;
@@ -341,8 +339,8 @@ static void change_allowed(const struct applying *a, struct wg_peer *p,
 		allowed_remove_stale(t, &p->allowed, mark);
 }
 
-static void change_peer(const struct applying *a, struct wg_peer *p,
-	const struct wg_peer_change *pc, bool is_whole)
+static void change_peer(
+	const struct applying *a, struct wg_peer *p, const struct wg_peer_change *pc, bool is_whole)
 {
 	bool had_keepalive = atomic_load(&p->persistent_ns) != 0;
 	bool is_up = atomic_load(&a->wg->is_up);

@@ -88,8 +88,8 @@ static void stage_packet(struct wg_peer *p, const struct wg_packet *pkt, _Atomic
 	}
 }
 
-void stage_packets(struct wg_peer *p, const struct wg_packet *pkts, size_t n,
-	_Atomic uint64_t *drops)
+void stage_packets(
+	struct wg_peer *p, const struct wg_packet *pkts, size_t n, _Atomic uint64_t *drops)
 {
 	for (size_t i = 0; i < n; i++)
 		stage_packet(p, &pkts[i], drops);

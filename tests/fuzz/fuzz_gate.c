@@ -95,7 +95,8 @@ static void try_inner(const struct record *r)
 
 static void try_mutated(const struct record *r)
 {
-	static const uint8_t inner[SEAL_LEN] = { 0x45, 0, 0, SEAL_LEN, [12] = 10, 0, 0, 1, 10, 0, 0, 2 };
+	static const uint8_t inner[SEAL_LEN] = { 0x45, 0, 0, SEAL_LEN, [12] = 10, 0, 0, 1, 10, 0, 0,
+		2 };
 	uint8_t buf[WG_HEAD + SEAL_LEN + WG_TAIL];
 	struct wg_packet sealed, pkt;
 	size_t n;
@@ -132,7 +133,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 static void make_seeds(const char *dir)
 {
 	static const uint8_t data[3 + 48] = { 129, 0, 48, 4 }, short_one[] = { 0, 0, 3, 4, 0, 0 };
-	static const uint8_t v4[3 + 28] = { 1, 0, 28, 0x45, 0, 0, 28, [15] = 10, 0, 0, 1, 10, 0, 0, 2 };
+	static const uint8_t v4[3 + 28] = { 1, 0, 28, 0x45, 0, 0, 28, [15] = 10, 0, 0, 1, 10, 0, 0,
+		2 };
 	static const uint8_t v6[3 + 48] = { 1, 0, 48, 0x60, 0, 0, 0, 0, 8 };
 	static const uint8_t lies[3 + 28] = { 1, 0, 28, 0x45, 0, 255, 255 };
 	static const uint8_t flips[] = { 2, 0, 6, 0, 0, 1, 0, 12, 128, 2, 0, 0, 2, 0, 3, 0, 4, 1 };

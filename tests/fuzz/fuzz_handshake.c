@@ -188,10 +188,12 @@ static void make_seeds(const char *dir)
 {
 	static const uint8_t raw[3 + 148] = { 0, 0, 148, 1 }, made[3 + 148] = { 1, 0, 148 };
 	static const uint8_t resp[3 + 92] = { 2, 0, 92 }, cookie[3 + 64] = { 128, 0, 64, 3 };
-	static const uint8_t flips[] = { 3, 0, 3, 0, 0, 1, 3, 0, 6, 0, 90, 2, 0, 91, 2, 3, 0, 3, 0, 35, 1 };
+	static const uint8_t flips[] = { 3, 0, 3, 0, 0, 1, 3, 0, 6, 0, 90, 2, 0, 91, 2, 3, 0, 3, 0,
+		35, 1 };
 	static const uint8_t flips2[] = { 4, 0, 3, 0, 0, 1, 4, 0, 3, 0, 40, 2, 132, 0, 3, 0, 5, 1 };
 	static const uint8_t flips3[] = { 5, 0, 3, 0, 0, 1, 5, 0, 3, 0, 30, 2, 7, 0, 0 };
-	static const uint8_t times[] = { 7, 0, 0, 6, 0, 2, 255, 255, 7, 0, 0, 131, 0, 3, 0, 1, 1, 7, 0, 0 };
+	static const uint8_t times[] = { 7, 0, 0, 6, 0, 2, 255, 255, 7, 0, 0, 131, 0, 3, 0, 1, 1, 7,
+		0, 0 };
 
 	seed_write(dir, "initiation", raw, sizeof(raw));
 	seed_write(dir, "made_initiation", made, sizeof(made));

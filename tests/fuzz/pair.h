@@ -36,8 +36,8 @@ static uint64_t pair_wall(const struct pair *p)
 	return 1790000000 * NSEC_PER_SEC + p->now_ns;
 }
 
-static void keep_message(void *ctx, const struct wg_endpoint *to, uint8_t *msg, size_t len,
-	enum wg_msg_kind kind)
+static void keep_message(
+	void *ctx, const struct wg_endpoint *to, uint8_t *msg, size_t len, enum wg_msg_kind kind)
 {
 	struct half *h = ctx;
 
@@ -88,10 +88,15 @@ static inline void pair_open(struct pair *p)
 	half_open(p, 0);
 	half_open(p, 1);
 	for (int a = 0; a < 2; a++) {
-		struct wg_allowed_change allowed = { .net = { .addr.family = AF_INET,
-			.addr.ip = { 10, 0, 0, (uint8_t)(2 - a) }, .bits = 32 } };
-		struct wg_peer_change pc = { .has_endpoint = true, .allowed = &allowed,
-			.endpoint = p->half[1 - a].address, .n_allowed = 1 };
+		struct wg_allowed_change allowed = {
+			.net = { .addr.family = AF_INET,
+				.addr.ip = { 10, 0, 0, (uint8_t)(2 - a) },
+				.bits = 32 }
+		};
+		struct wg_peer_change pc = { .has_endpoint = true,
+			.allowed = &allowed,
+			.endpoint = p->half[1 - a].address,
+			.n_allowed = 1 };
 		struct wg_change c = { .peers = &pc, .n_peers = 1 };
 
 		memcpy(pc.public_key, p->half[1 - a].public_key, WG_KEY_LEN);
@@ -111,8 +116,8 @@ static inline void pair_initiate(struct pair *p, int a)
 	wg_poll(p->half[a].wg, p->now_ns, pair_wall(p));
 }
 
-static inline enum wg_drop pair_hand(struct pair *p, int to, const uint8_t *msg, size_t len,
-	bool is_loaded)
+static inline enum wg_drop pair_hand(
+	struct pair *p, int to, const uint8_t *msg, size_t len, bool is_loaded)
 {
 	return wg_rx_handshake(p->half[to].wg, msg, len, &p->half[1 - to].address, is_loaded,
 		p->now_ns, pair_wall(p));
@@ -142,8 +147,8 @@ static inline bool record_next(const uint8_t **data, size_t *left, struct record
 }
 
 /* Change bytes of a message: place (2 bytes), mask, and so on. How many differ? */
-static inline size_t record_mutate(const struct record *r, uint8_t *msg, size_t len, size_t from,
-	size_t to)
+static inline size_t record_mutate(
+	const struct record *r, uint8_t *msg, size_t len, size_t from, size_t to)
 {
 	uint8_t *before = malloc(len);
 	size_t n = 0;

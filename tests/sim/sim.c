@@ -62,7 +62,8 @@ void sim_fail(const struct sim *s, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
-	fail_msg("seed %" PRIu64 ", at %.6f s: %s", s->seed, (double)s->now_ns / NSEC_PER_SEC, text);
+	fail_msg(
+		"seed %" PRIu64 ", at %.6f s: %s", s->seed, (double)s->now_ns / NSEC_PER_SEC, text);
 }
 
 /* ---- Inner packets. */
@@ -260,7 +261,8 @@ static void wire_put(struct sim *s, struct sim_node *n, const struct wg_endpoint
 	if (by_chance(s, s->wire.replay)) {
 		const struct sim_flight *old = &s->tape[sim_random(s, SIM_TAPE)];
 
-		if (old->msg && (!s->wire.spares_handshakes ||
+		if (old->msg &&
+			(!s->wire.spares_handshakes ||
 				wgmsg_gate(old->msg->bytes, old->msg->len) == WGMSG_DATA))
 			fly_forged(s, *old, old->msg, false);
 	}
@@ -340,8 +342,8 @@ static void arrive_handshake(struct sim *s, int id, struct sim_flight *f)
 {
 	struct sim_node *n = &s->node[id];
 	struct wg_endpoint from = origin(f);
-	enum wg_drop why = wg_rx_handshake(n->wg, f->msg->bytes, f->msg->len, &from, n->is_loaded,
-		s->now_ns, sim_wall_ns(s));
+	enum wg_drop why = wg_rx_handshake(
+		n->wg, f->msg->bytes, f->msg->len, &from, n->is_loaded, s->now_ns, sim_wall_ns(s));
 
 	n->last_handshake_drop = why;
 	if (why == WG_OK && f->msg->is_forged)
@@ -437,8 +439,13 @@ void sim_flow(struct sim *s, int from, int to, uint64_t interval_ns, unsigned n,
 	for (int i = 0; i < SIM_FLOWS_MAX; i++) {
 		if (s->flow[i].is_on)
 			continue;
-		s->flow[i] = (struct sim_flow){ .is_on = true, .from = from, .to = to, .n = n,
-			.len = len, .interval_ns = interval_ns, .next_ns = s->now_ns };
+		s->flow[i] = (struct sim_flow){ .is_on = true,
+			.from = from,
+			.to = to,
+			.n = n,
+			.len = len,
+			.interval_ns = interval_ns,
+			.next_ns = s->now_ns };
 		return;
 	}
 	sim_fail(s, "too many flows");
@@ -515,8 +522,8 @@ void sim_move(struct sim *s, int a)
 
 /* ---- Nodes. */
 
-static void op_send(void *ctx, const struct wg_endpoint *to, uint8_t *msg, size_t len,
-	enum wg_msg_kind kind)
+static void op_send(
+	void *ctx, const struct wg_endpoint *to, uint8_t *msg, size_t len, enum wg_msg_kind kind)
 {
 	struct sim_node *n = ctx;
 
@@ -541,7 +548,10 @@ static const struct wg_ops ops = { op_send, op_wake, op_limit_key };
 static void node_init(struct sim *s, int id)
 {
 	struct sim_node *n = &s->node[id];
-	struct wg_config cfg = { .ops = &ops, .ctx = n, .n_workers = 1, .server_id = (unsigned)id,
+	struct wg_config cfg = { .ops = &ops,
+		.ctx = n,
+		.n_workers = 1,
+		.server_id = (unsigned)id,
 		.seed = s->seed * 64 + (uint64_t)id };
 
 	*n = (struct sim_node){ .sim = s, .id = id };
@@ -735,10 +745,13 @@ void sim_balance(struct sim *s)
 		waiting += held(s, i);
 	/* A doubled message is in flight once; it counts when neither has arrived. */
 	for (size_t i = 0; i < s->n_flights; i++)
-		flying += s->flight[i].msg->is_inner && !s->flight[i].msg->is_done ?
-			1000000 / s->flight[i].msg->n_flights : 0;
+		flying += s->flight[i].msg->is_inner && !s->flight[i].msg->is_done
+			? 1000000 / s->flight[i].msg->n_flights
+			: 0;
 	flying = (flying + 500000) / 1000000;
 	if (s->n_sent != s->n_delivered + lost + waiting + flying)
-		sim_fail(s, "sent %" PRIu64 " delivered %" PRIu64 " lost %" PRIu64 " held %" PRIu64
-			" in flight %" PRIu64, s->n_sent, s->n_delivered, lost, waiting, flying);
+		sim_fail(s,
+			"sent %" PRIu64 " delivered %" PRIu64 " lost %" PRIu64 " held %" PRIu64
+			" in flight %" PRIu64,
+			s->n_sent, s->n_delivered, lost, waiting, flying);
 }

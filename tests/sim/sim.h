@@ -27,9 +27,9 @@ enum {
 /* One datagram; a doubled one flies twice. */
 struct sim_message {
 	unsigned n_flights;
-	bool is_inner;   /* holds an inner packet (not a keepalive, no copy of the attacker's) */
-	bool is_forged;  /* altered or replayed: must not be accepted as data */
-	bool is_done;    /* its packet came out */
+	bool is_inner; /* holds an inner packet (not a keepalive, no copy of the attacker's) */
+	bool is_forged; /* altered or replayed: must not be accepted as data */
+	bool is_done; /* its packet came out */
 	enum wg_drop drop; /* why the last flight of it was refused */
 	size_t len;
 	uint8_t bytes[];
@@ -45,7 +45,7 @@ struct sim_flight {
 struct sim_wire {
 	unsigned loss, duplicate, corrupt, replay;
 	uint64_t delay_ns, jitter_ns; /* jitter reorders */
-	size_t mtu;                   /* longest datagram; 0: any */
+	size_t mtu; /* longest datagram; 0: any */
 	bool is_cut;
 	bool spares_handshakes; /* from replay */
 	/* true: lose this one. May be NULL. */
@@ -55,9 +55,9 @@ struct sim_wire {
 
 /* Where inner packets ended that did not arrive. */
 struct sim_lost {
-	uint64_t wire;            /* lost, too long, altered, or nobody at the address */
-	uint64_t at[WG_DROP_N];   /* refused by the receiver */
-	uint64_t sender;          /* wg_seal said WG_DROPPED, or there was no route */
+	uint64_t wire; /* lost, too long, altered, or nobody at the address */
+	uint64_t at[WG_DROP_N]; /* refused by the receiver */
+	uint64_t sender; /* wg_seal said WG_DROPPED, or there was no route */
 };
 
 struct sim_node {
@@ -127,10 +127,10 @@ uint64_t sim_random(struct sim *s, uint64_t below);
 uint64_t sim_wall_ns(const struct sim *s);
 /* Fails the test with the seed, the time and the text. */
 void sim_fail(const struct sim *s, const char *fmt, ...) PRINTF_LIKE(2, 3);
-#define SIM_CHECK(s, cond)                                                                         \
-	do {                                                                                       \
-		if (!(cond))                                                                       \
-			sim_fail(s, "%s:%d: %s", __FILE__, __LINE__, #cond);                       \
+#define SIM_CHECK(s, cond)                                                   \
+	do {                                                                 \
+		if (!(cond))                                                 \
+			sim_fail(s, "%s:%d: %s", __FILE__, __LINE__, #cond); \
 	} while (0)
 
 /* Make b a peer of a with b's /32; has_endpoint: a knows where b is. */

@@ -44,7 +44,8 @@ static void test_psk_change(void **state)
 	SIM_CHECK(&s, s.lost.wire == 0 && s.n_sent - s.n_delivered < 10);
 	/* The handshake at 120 s fails; the session lives to 180 s. */
 	expect_traffic(&s, SEC(60));
-	SIM_CHECK(&s, sim_drops(&s, 0, WG_DROP_HANDSHAKE) + sim_drops(&s, 1, WG_DROP_HANDSHAKE) > 0);
+	SIM_CHECK(
+		&s, sim_drops(&s, 0, WG_DROP_HANDSHAKE) + sim_drops(&s, 1, WG_DROP_HANDSHAKE) > 0);
 	memcpy(pc.public_key, s.node[0].public_key, WG_KEY_LEN);
 	sim_apply_peer(&s, 1, &pc);
 	n_lost = s.n_sent - s.n_delivered;
@@ -147,8 +148,9 @@ static void test_same_configuration_again(void **state)
 {
 	struct wg_allowed_change allowed = { .net = { .addr.family = AF_INET, .bits = 32 } };
 	struct wg_peer_change pc;
-	struct wg_change c = { .has_private_key = true, .replaces_peers = true, .peers = &pc,
-		.n_peers = 1 };
+	struct wg_change c = {
+		.has_private_key = true, .replaces_peers = true, .peers = &pc, .n_peers = 1
+	};
 	struct wg_peer_info before, after;
 	struct sim s;
 
@@ -280,8 +282,12 @@ static void test_low_order_keys(void **state)
 
 	sim_init(&s, sim_seed, 2);
 	for (size_t i = 0; i < ARRAY_LEN(hex); i++) {
-		struct wg_peer_change pc = { .has_endpoint = true, .endpoint = s.node[1].address,
-			.has_keepalive = true, .keepalive_s = 1, .allowed = &allowed, .n_allowed = 1 };
+		struct wg_peer_change pc = { .has_endpoint = true,
+			.endpoint = s.node[1].address,
+			.has_keepalive = true,
+			.keepalive_s = 1,
+			.allowed = &allowed,
+			.n_allowed = 1 };
 
 		for (int k = 0; k < WG_KEY_LEN; k++) {
 			unsigned v = 0;

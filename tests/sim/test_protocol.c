@@ -53,8 +53,9 @@ static void test_both_begin_at_once(void **state)
 	SIM_CHECK(&s, s.node[1].sent[WGMSG_INITIATION] == 1);
 	SIM_CHECK(&s, sim_delivered(&s, 0, 1) == 3 && sim_delivered(&s, 1, 0) == 3);
 	/* Both went over to the same session. */
-	SIM_CHECK(&s, atomic_load(&sim_peer(&s, 0, 1)->current)->local_index ==
-		atomic_load(&sim_peer(&s, 1, 0)->current)->remote_index);
+	SIM_CHECK(&s,
+		atomic_load(&sim_peer(&s, 0, 1)->current)->local_index ==
+			atomic_load(&sim_peer(&s, 1, 0)->current)->remote_index);
 	SIM_CHECK(&s, !sim_peer(&s, 0, 1)->following && !sim_peer(&s, 1, 0)->following);
 	/* So one side alone renews, and no packet is lost when it does. */
 	sim_flow(&s, 0, 1, SEC(0.004), 1, 100);
@@ -164,7 +165,7 @@ static void test_persistent_keepalive(void **state)
 	sim_set_keepalive(&s, 0, 1, 25);
 	sim_run(&s, SEC(0.5));
 	SIM_CHECK(&s, s.node[0].sent[WGMSG_INITIATION] == 1); /* at once */
-	SIM_CHECK(&s, s.node[0].sent_keepalives == 1);        /* confirms */
+	SIM_CHECK(&s, s.node[0].sent_keepalives == 1); /* confirms */
 	sim_run(&s, SEC(75.5));
 	SIM_CHECK(&s, s.node[0].sent_keepalives == 4);
 	SIM_CHECK(&s, s.node[1].sent_keepalives == 0);
@@ -441,7 +442,8 @@ static void test_rate_limit(void **state)
 		cookie_add_macs(&jar, (uint8_t *)&msg, sizeof(msg), s.now_ns);
 		why = wg_rx_handshake(s.node[1].wg, (uint8_t *)&msg, sizeof(msg),
 			&s.node[0].address, true, s.now_ns, sim_wall_ns(&s));
-		SIM_CHECK(&s, why == WG_DROP_RATE || why == (n_allowed ? WG_DROP_TIMESTAMP : WG_OK));
+		SIM_CHECK(
+			&s, why == WG_DROP_RATE || why == (n_allowed ? WG_DROP_TIMESTAMP : WG_OK));
 		n_allowed += why != WG_DROP_RATE;
 		s.now_ns += NSEC_PER_MSEC;
 	}
@@ -480,7 +482,8 @@ static void test_bad_handshakes(void **state)
 		((uint8_t *)&msg)[at] ^= 0x10;
 		cookie_add_macs(&jar, (uint8_t *)&msg, sizeof(msg), s.now_ns);
 		/* The sender's index alone is not covered by the timestamp's check. */
-		SIM_CHECK(&s, RX(msg, sizeof(msg)) == (at < 8 ? WG_DROP_TIMESTAMP : WG_DROP_HANDSHAKE));
+		SIM_CHECK(&s,
+			RX(msg, sizeof(msg)) == (at < 8 ? WG_DROP_TIMESTAMP : WG_DROP_HANDSHAKE));
 	}
 	wg_set_up(wg, false, s.now_ns);
 	SIM_CHECK(&s, RX(msg, sizeof(msg)) == WG_DROP_DOWN);

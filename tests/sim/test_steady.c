@@ -22,8 +22,13 @@ static void test_days_with_loss(void **state)
 	uint64_t ratio;
 
 	sim_init(&s, sim_seed, 2);
-	s.wire = (struct sim_wire){ .loss = 50, .duplicate = 20, .corrupt = 10, .replay = 20,
-		.delay_ns = 10 * NSEC_PER_MSEC, .jitter_ns = 30 * NSEC_PER_MSEC, .mtu = 1500 };
+	s.wire = (struct sim_wire){ .loss = 50,
+		.duplicate = 20,
+		.corrupt = 10,
+		.replay = 20,
+		.delay_ns = 10 * NSEC_PER_MSEC,
+		.jitter_ns = 30 * NSEC_PER_MSEC,
+		.mtu = 1500 };
 	sim_connect(&s, 0, 1);
 	sim_flow(&s, 0, 1, SEC(1.9), 3, 200);
 	sim_flow(&s, 1, 0, SEC(5.3), 1, 60);
@@ -165,8 +170,12 @@ static void test_mesh(void **state)
 	struct sim s;
 
 	sim_init(&s, sim_seed, 3);
-	s.wire = (struct sim_wire){ .loss = 30, .duplicate = 30, .corrupt = 20, .replay = 50,
-		.delay_ns = 5 * NSEC_PER_MSEC, .jitter_ns = 10 * NSEC_PER_MSEC };
+	s.wire = (struct sim_wire){ .loss = 30,
+		.duplicate = 30,
+		.corrupt = 20,
+		.replay = 50,
+		.delay_ns = 5 * NSEC_PER_MSEC,
+		.jitter_ns = 10 * NSEC_PER_MSEC };
 	for (int a = 0; a < 3; a++)
 		for (int b = a + 1; b < 3; b++)
 			sim_connect(&s, a, b);
@@ -177,8 +186,8 @@ static void test_mesh(void **state)
 	sim_run(&s, SEC(2 * 3600));
 	for (int a = 0; a < 3; a++)
 		for (int b = 0; b < 3; b++)
-			SIM_CHECK(&s, a == b || sim_delivered(&s, a, b) * 100 >
-				s.pair[a][b].n_sent * 92);
+			SIM_CHECK(&s,
+				a == b || sim_delivered(&s, a, b) * 100 > s.pair[a][b].n_sent * 92);
 	sim_fini(&s);
 }
 

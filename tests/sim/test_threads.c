@@ -68,8 +68,8 @@ static void deliver(struct side *from, const uint8_t *msg, size_t len)
 		return; /* full: a lossy wire */
 }
 
-static void op_send(void *ctx, const struct wg_endpoint *to, uint8_t *msg, size_t len,
-	enum wg_msg_kind kind)
+static void op_send(
+	void *ctx, const struct wg_endpoint *to, uint8_t *msg, size_t len, enum wg_msg_kind kind)
 {
 	deliver(ctx, msg, len);
 }
@@ -185,9 +185,14 @@ static int count_peer(void *ctx, const struct wg_peer_info *p)
 static void add_peer(struct side *s, const uint8_t key[WG_KEY_LEN], uint8_t id, bool is_removal)
 {
 	struct wg_allowed_change allowed = { .net = { .addr.family = AF_INET, .bits = 32 } };
-	struct wg_peer_change pc = { .has_endpoint = true, .endpoint = s->other->address,
-		.is_removal = is_removal, .allowed = &allowed, .n_allowed = 1,
-		.replaces_allowed = true, .has_keepalive = true, .keepalive_s = id };
+	struct wg_peer_change pc = { .has_endpoint = true,
+		.endpoint = s->other->address,
+		.is_removal = is_removal,
+		.allowed = &allowed,
+		.n_allowed = 1,
+		.replaces_allowed = true,
+		.has_keepalive = true,
+		.keepalive_s = id };
 	struct wg_change c = { .peers = &pc, .n_peers = 1 };
 
 	memcpy(allowed.net.addr.ip, (uint8_t[4]){ 10, 0, 0, id }, 4);

@@ -51,16 +51,19 @@ static int udp_open(struct sockaddr_in *addr)
 /* Frames keep their borders, as a TUN's do. */
 static void frames_open(int fd[2])
 {
-	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fd),
-		0);
+	assert_int_equal(
+		socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fd), 0);
 }
 
-static void tx_set(struct io_tx *tx, struct iovec *iov, const void *p, size_t len,
-	struct sockaddr_in *to)
+static void tx_set(
+	struct io_tx *tx, struct iovec *iov, const void *p, size_t len, struct sockaddr_in *to)
 {
 	*iov = (struct iovec){ (void *)p, len };
-	*tx = (struct io_tx){ .hdr = { .msg_iov = iov, .msg_iovlen = 1, .msg_name = to,
-		.msg_namelen = to ? sizeof(*to) : 0 }, .err = 77 };
+	*tx = (struct io_tx){ .hdr = { .msg_iov = iov,
+				      .msg_iovlen = 1,
+				      .msg_name = to,
+				      .msg_namelen = to ? sizeof(*to) : 0 },
+		.err = 77 };
 }
 
 static void test_pick(void **state)

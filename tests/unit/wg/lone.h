@@ -18,8 +18,8 @@ struct lone {
 	size_t last_len;
 };
 
-static void lone_send(void *ctx, const struct wg_endpoint *to, uint8_t *msg, size_t len,
-	enum wg_msg_kind kind)
+static void lone_send(
+	void *ctx, const struct wg_endpoint *to, uint8_t *msg, size_t len, enum wg_msg_kind kind)
 {
 	struct lone *l = ctx;
 
@@ -80,10 +80,13 @@ static inline void lone_close(struct lone *l)
 /* A peer whose key is the byte repeated, at 10.0.0.byte, with an endpoint. */
 static inline struct wg_peer *lone_add_peer(struct lone *l, uint8_t byte)
 {
-	struct wg_allowed_change allowed = { .net = { .addr.family = AF_INET,
-		.addr.ip = { 10, 0, 0, byte }, .bits = 32 } };
-	struct wg_peer_change pc = { .has_endpoint = true, .endpoint.remote = { byte },
-		.allowed = &allowed, .n_allowed = 1 };
+	struct wg_allowed_change allowed = {
+		.net = { .addr.family = AF_INET, .addr.ip = { 10, 0, 0, byte }, .bits = 32 }
+	};
+	struct wg_peer_change pc = { .has_endpoint = true,
+		.endpoint.remote = { byte },
+		.allowed = &allowed,
+		.n_allowed = 1 };
 	struct wg_change c = { .peers = &pc, .n_peers = 1 };
 
 	memset(pc.public_key, byte, WG_KEY_LEN);
