@@ -128,10 +128,19 @@ static void test_sealed_len(void **state)
 		unsigned mtu;
 		size_t len, padded;
 	} cases[] = {
-		{ 1420, 0, 0 }, { 1420, 1, 16 }, { 1420, 16, 16 }, { 1420, 84, 96 },
-		{ 1420, 1408, 1408 }, { 1420, 1409, 1420 }, { 1420, 1420, 1420 },
-		{ 1420, 1421, 1436 }, { 1420, 2 * 1420, 2 * 1420 },
-		{ 1300, 1297, 1300 }, { 0, 1409, 1424 }, { 0, 65535, 65536 }, { 10, 3, 10 },
+		{ 1420, 0, 0 },
+		{ 1420, 1, 16 },
+		{ 1420, 16, 16 },
+		{ 1420, 84, 96 },
+		{ 1420, 1408, 1408 },
+		{ 1420, 1409, 1420 },
+		{ 1420, 1420, 1420 },
+		{ 1420, 1421, 1436 },
+		{ 1420, 2 * 1420, 2 * 1420 },
+		{ 1300, 1297, 1300 },
+		{ 0, 1409, 1424 },
+		{ 0, 65535, 65536 },
+		{ 10, 3, 10 },
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
@@ -213,11 +222,11 @@ static void test_mixed_batch(void **state)
 	uint64_t drops[WG_DROP_N];
 
 	make_ipv4(10, 60, 9);
-	bytes[3][WG_HEAD + 15] = 10;             /* another peer's source */
-	put_be16(bytes[4] + WG_HEAD + 2, 200);   /* longer than the packet */
-	bytes[5][WG_HEAD] = 0x55;                /* no IP version */
-	put_be16(bytes[8] + WG_HEAD + 2, 40);    /* shorter: the rest is padding */
-	pkt[9].len = 0;                          /* keepalive */
+	bytes[3][WG_HEAD + 15] = 10; /* another peer's source */
+	put_be16(bytes[4] + WG_HEAD + 2, 200); /* longer than the packet */
+	bytes[5][WG_HEAD] = 0x55; /* no IP version */
+	put_be16(bytes[8] + WG_HEAD + 2, 40); /* shorter: the rest is padding */
+	pkt[9].len = 0; /* keepalive */
 	for (uint64_t i = 0; i < 10; i++)
 		seal_for(kp, &pkt[i], i == 2 ? 0 : i);
 	/* A replay is a copy of what was received. */
@@ -237,9 +246,11 @@ static void test_mixed_batch(void **state)
 	wg_drops(l.wg, drops);
 	assert_int_equal(drops[WG_DROP_INNER], 2);
 	for (enum wg_drop d = WG_DROP_TYPE; d < WG_DROP_N; d++)
-		assert_int_equal(drops[d], (d == WG_DROP_INNER) + (d == WG_DROP_DECRYPT ||
-			d == WG_DROP_REPLAY || d == WG_DROP_SOURCE || d == WG_DROP_INNER ||
-			d == WG_DROP_NO_SESSION || d == WG_DROP_EXPIRED));
+		assert_int_equal(drops[d],
+			(d == WG_DROP_INNER) +
+				(d == WG_DROP_DECRYPT || d == WG_DROP_REPLAY ||
+					d == WG_DROP_SOURCE || d == WG_DROP_INNER ||
+					d == WG_DROP_NO_SESSION || d == WG_DROP_EXPIRED));
 }
 
 /* What only fails to authenticate moves neither endpoint nor timers nor window. */
@@ -268,6 +279,26 @@ static void test_forgery_changes_nothing(void **state)
 	assert_true(atomic_load(&kp->is_confirmed));
 	lone_poll(&l);
 	assert_ptr_equal(current(), kp);
+}
+
+/* A good session, but something older waits: behind it, even while the slow side
+ * is sending the last one. */
+static void test_no_overtaking(void **state)
+{
+	struct wg_endpoint to;
+	uint32_t len;
+
+	begin(true);
+	make_ipv4(3, 60, 9);
+	stage_packets(peer, pkt, 1, l.wg->drops);
+	assert_int_equal(wg_seal(l.worker, peer, pkt + 1, 1, l.now_ns, &to), WG_STAGED);
+	assert_true(stage_take(peer, bytes[10], &len) && stage_take(peer, bytes[10], &len));
+	assert_int_equal(bytes[10][20], 1);
+	assert_int_equal(wg_seal(l.worker, peer, pkt + 2, 1, l.now_ns, &to), WG_STAGED);
+	lone_poll(&l);
+	assert_int_equal(l.n_sent, 1);
+	make_ipv4(1, 60, 9);
+	assert_int_equal(wg_seal(l.worker, peer, pkt, 1, l.now_ns, &to), WG_SEALED);
 }
 
 /* A late packet of the previous keypair does not ask for a new one. */
@@ -312,6 +343,7 @@ int main(void)
 		TEST(test_long_train),
 		TEST(test_mixed_batch),
 		TEST(test_forgery_changes_nothing),
+		TEST(test_no_overtaking),
 		TEST(test_late_packet_of_previous),
 		TEST(test_handshake_index),
 	};
