@@ -149,7 +149,7 @@ static int special_open(const char *path)
 
 int report_json_probe(const char *path)
 {
-	char *name;
+	char *name = NULL;
 	int fd;
 
 	if (!*path)
@@ -189,7 +189,7 @@ static int dump(const json_t *j, int fd)
 
 static int replace(const json_t *j, const char *path)
 {
-	char *name;
+	char *name = NULL;
 	int fd, ret;
 
 	fd = temp_open(path, &name);

@@ -23,6 +23,7 @@ static void seal(uint8_t *dst, const uint8_t *src, size_t len, const uint8_t *ad
 			OSSL_CIPHER_PARAM_AEAD_TAG, dst + len, CRYPTO_TAG),
 		OSSL_PARAM_construct_end(),
 	};
+	uint8_t last[CRYPTO_TAG];
 	int n = 0;
 
 	assert(len <= INT_MAX);
@@ -32,7 +33,7 @@ static void seal(uint8_t *dst, const uint8_t *src, size_t len, const uint8_t *ad
 		ossl_must(EVP_CipherUpdate(ctx, NULL, &n, ad, (int)ad_len));
 	if (len)
 		ossl_must(EVP_CipherUpdate(ctx, dst, &n, src, (int)len));
-	ossl_must(EVP_CipherFinal_ex(ctx, dst + len, &n));
+	ossl_must(EVP_CipherFinal_ex(ctx, last, &n)); /* no text comes out any more */
 	ossl_must(EVP_CIPHER_CTX_get_params(ctx, get_tag));
 	ossl_must(EVP_CipherInit_ex2(ctx, NULL, zero, zero, 1, NULL)); /* forget the key */
 }
@@ -43,6 +44,7 @@ static bool open(uint8_t *dst, const uint8_t *src, size_t len, const uint8_t *ad
 	EVP_CIPHER_CTX *ctx = ossl_mine()->aead;
 	size_t text_len = len - CRYPTO_TAG;
 	OSSL_PARAM set_tag[2];
+	uint8_t last[CRYPTO_TAG];
 	bool is_ok;
 	int n = 0;
 
@@ -57,7 +59,8 @@ static bool open(uint8_t *dst, const uint8_t *src, size_t len, const uint8_t *ad
 		ossl_must(EVP_CipherUpdate(ctx, NULL, &n, ad, (int)ad_len));
 	if (text_len)
 		ossl_must(EVP_CipherUpdate(ctx, dst, &n, src, (int)text_len));
-	is_ok = EVP_CipherFinal_ex(ctx, dst + text_len, &n) == 1;
+	/* The tag is checked here; no text comes out any more. */
+	is_ok = EVP_CipherFinal_ex(ctx, last, &n) == 1;
 	ossl_must(EVP_CipherInit_ex2(ctx, NULL, zero, zero, 1, NULL));
 	if (!is_ok) {
 		ERR_clear_error();

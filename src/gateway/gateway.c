@@ -278,7 +278,7 @@ static int open_interface(struct gateway *g)
 
 	if (!ret)
 		return 0;
-	if (ret == -EPERM)
+	if (ret == -EPERM || ret == -EACCES)
 		log_line(LOG_ERROR, "cannot create the interface: %s", sandbox_hint(CAP_NET_ADMIN));
 	else if (ret == -EBUSY)
 		log_line(LOG_ERROR, "cannot create the interface: the name is in use");

@@ -27,8 +27,8 @@
 
 enum {
 	WG_KEY_LEN = 32,
-	WG_PEERS_MAX = 1 << 17,  /* full: -ENOSPC */
-	WG_STAGED_MAX = 128,     /* packets per peer; full: the oldest is dropped */
+	WG_PEERS_MAX = 1 << 17, /* full: -ENOSPC */
+	WG_STAGED_MAX = 128, /* packets per peer; full: the oldest is dropped */
 	WG_WORKERS_MAX = 64,
 	WG_SERVER_ID_MAX = 127,
 	WG_HEAD = WGMSG_DATA_HDR, /* room before a packet that is to be sealed */
@@ -38,31 +38,32 @@ enum {
 /* ---- Endpoints: opaque here. A carrier fills both halves (unused bytes zero). */
 struct wg_endpoint {
 	uint8_t remote[24]; /* who: what roaming compares and cookies bind */
-	uint8_t local[24];  /* how to answer: our address, interface; may be zero */
+	uint8_t local[24]; /* how to answer: our address, interface; may be zero */
 };
 
 /* ---- Why a packet was dropped. */
-#define WG_DROPS(X)                                                                                \
-	X(TYPE, "unknown_type", "not one of the four messages, or a wrong length")                 \
-	X(NO_SESSION, "no_session", "receiver index belongs to no session")                        \
-	X(EXPIRED, "expired", "session too old or used up")                                        \
-	X(DECRYPT, "decrypt", "authentication failed")                                             \
-	X(REPLAY, "replay", "counter seen before or too old")                                      \
-	X(INNER, "inner_malformed", "inner packet is not whole IPv4 or IPv6")                      \
-	X(SOURCE, "wrong_source", "inner source address is not one of the peer's")                 \
-	X(NO_ROUTE, "no_route", "no peer has the destination address")                             \
-	X(NO_ENDPOINT, "no_endpoint", "the peer's endpoint is not known yet")                      \
-	X(STAGED_FULL, "staged_full", "oldest staged packet made room for a new one")              \
-	X(STAGED_PURGED, "staged_purged", "staged packets of a handshake that was given up")       \
-	X(NO_BUFFER, "no_buffer", "staging pool is empty")                                         \
-	X(DOWN, "interface_down", "interface is down or has no private key")                       \
-	X(MAC1, "mac1", "handshake message with a wrong first MAC")                                \
-	X(MAC2, "cookie_sent", "under load: answered with a cookie")                               \
-	X(RATE, "rate_limit", "handshakes from one source above the limit")                        \
-	X(HANDSHAKE, "handshake_invalid", "handshake message that does not authenticate")          \
-	X(UNKNOWN_PEER, "unknown_peer", "initiation from a key that is not a peer")                \
-	X(TIMESTAMP, "timestamp_replay", "initiation not newer than the last: replay or clock back") \
-	X(FLOOD, "initiation_flood", "initiations of one peer above 50 per second")                \
+#define WG_DROPS(X)                                                                          \
+	X(TYPE, "unknown_type", "not one of the four messages, or a wrong length")           \
+	X(NO_SESSION, "no_session", "receiver index belongs to no session")                  \
+	X(EXPIRED, "expired", "session too old or used up")                                  \
+	X(DECRYPT, "decrypt", "authentication failed")                                       \
+	X(REPLAY, "replay", "counter seen before or too old")                                \
+	X(INNER, "inner_malformed", "inner packet is not whole IPv4 or IPv6")                \
+	X(SOURCE, "wrong_source", "inner source address is not one of the peer's")           \
+	X(NO_ROUTE, "no_route", "no peer has the destination address")                       \
+	X(NO_ENDPOINT, "no_endpoint", "the peer's endpoint is not known yet")                \
+	X(STAGED_FULL, "staged_full", "oldest staged packet made room for a new one")        \
+	X(STAGED_PURGED, "staged_purged", "staged packets of a handshake that was given up") \
+	X(NO_BUFFER, "no_buffer", "staging pool is empty")                                   \
+	X(DOWN, "interface_down", "interface is down or has no private key")                 \
+	X(MAC1, "mac1", "handshake message with a wrong first MAC")                          \
+	X(MAC2, "cookie_sent", "under load: answered with a cookie")                         \
+	X(RATE, "rate_limit", "handshakes from one source above the limit")                  \
+	X(HANDSHAKE, "handshake_invalid", "handshake message that does not authenticate")    \
+	X(UNKNOWN_PEER, "unknown_peer", "initiation from a key that is not a peer")          \
+	X(TIMESTAMP, "timestamp_replay",                                                     \
+		"initiation not newer than the last: replay or clock back")                  \
+	X(FLOOD, "initiation_flood", "initiations of one peer above 50 per second")          \
 	X(COOKIE, "cookie_invalid", "cookie reply that does not authenticate")
 
 enum wg_drop {
@@ -70,7 +71,7 @@ enum wg_drop {
 #define X(name, key, text) WG_DROP_##name,
 	WG_DROPS(X)
 #undef X
-	WG_DROP_N
+		WG_DROP_N
 };
 
 /* Counter name ("replay") and sentence for a reason. */
@@ -84,7 +85,7 @@ struct wg_worker;
 
 enum wg_msg_kind {
 	WG_MSG_HANDSHAKE, /* initiation, response or cookie reply */
-	WG_MSG_DATA,      /* keepalive or a packet that was staged */
+	WG_MSG_DATA, /* keepalive or a packet that was staged */
 };
 
 struct wg_ops {
@@ -102,11 +103,11 @@ struct wg_ops {
 
 struct wg_config {
 	const struct wg_ops *ops;
-	void *ctx;           /* given back to every hook */
-	unsigned n_workers;  /* 1..WG_WORKERS_MAX */
-	unsigned server_id;  /* 0..WG_SERVER_ID_MAX: place in a fleet */
+	void *ctx; /* given back to every hook */
+	unsigned n_workers; /* 1..WG_WORKERS_MAX */
+	unsigned server_id; /* 0..WG_SERVER_ID_MAX: place in a fleet */
 	uint8_t index_key[16]; /* key of the receiver-index permutation; equal within a fleet */
-	uint64_t seed;       /* for jitter; tests fix it */
+	uint64_t seed; /* for jitter; tests fix it */
 };
 
 /* 0, -EINVAL, -ENOMEM. The device starts down, without a key. */
@@ -152,7 +153,8 @@ struct wg_peer_change {
 struct wg_change {
 	bool has_private_key;
 	uint8_t private_key[WG_KEY_LEN]; /* all zero removes it */
-	bool replaces_peers; /* peers that are not named are removed; those named keep their sessions */
+	bool replaces_peers; /* peers that are not named are removed; those named keep their
+				sessions */
 	struct wg_peer_change *peers;
 	size_t n_peers;
 };
@@ -160,8 +162,8 @@ struct wg_change {
 /* 0; -ENOSPC (WG_PEERS_MAX), -ENOMEM: then nothing changed. The device's own
  * public key as a peer is ignored silently. A prefix given to a peer that
  * another one has moves; moved(ctx, prefix) is told unless NULL. */
-MUST_CHECK int wg_apply(struct wg *wg, const struct wg_change *c, uint64_t now_ns,
-	uint64_t wall_ns, void (*moved)(void *ctx, const struct prefix *net), void *moved_ctx);
+MUST_CHECK int wg_apply(struct wg *wg, const struct wg_change *c, uint64_t now_ns, uint64_t wall_ns,
+	void (*moved)(void *ctx, const struct prefix *net), void *moved_ctx);
 
 /* ---- What wg(8) shows. */
 struct wg_peer_info {
@@ -186,8 +188,8 @@ struct wg_info {
 void wg_get(struct wg *wg, struct wg_info *out);
 /* Calls each() for every peer, oldest first, with the lock held. Stops when it
  * returns non-zero and returns that; 0 otherwise; -ENOMEM. */
-MUST_CHECK int wg_each_peer(struct wg *wg,
-	int (*each)(void *ctx, const struct wg_peer_info *p), void *ctx);
+MUST_CHECK int wg_each_peer(
+	struct wg *wg, int (*each)(void *ctx, const struct wg_peer_info *p), void *ctx);
 /* Drops counted by the slow calls and all workers, indexed by enum wg_drop. Any thread. */
 void wg_drops(struct wg *wg, uint64_t out[WG_DROP_N]);
 
@@ -207,15 +209,15 @@ struct wg_peer *wg_route(struct wg_worker *w, uint8_t family, const uint8_t *ip)
 
 /* One packet on its way through a worker. */
 struct wg_packet {
-	uint8_t *data;        /* see wg_seal, wg_open */
-	uint32_t len;         /* bytes at data */
-	enum wg_drop drop;    /* wg_open: WG_OK or why not */
+	uint8_t *data; /* see wg_seal, wg_open */
+	uint32_t len; /* bytes at data */
+	enum wg_drop drop; /* wg_open: WG_OK or why not */
 	struct wg_peer *peer; /* wg_open: who sent it */
 };
 
 enum wg_sealed {
-	WG_SEALED,  /* all packets are messages now */
-	WG_STAGED,  /* no session: copies wait for the handshake, which was asked for */
+	WG_SEALED, /* all packets are messages now */
+	WG_STAGED, /* no session: copies wait for the handshake, which was asked for */
 	WG_DROPPED, /* device down or no endpoint; counted */
 };
 
@@ -223,8 +225,8 @@ enum wg_sealed {
  * WG_HEAD bytes of room before and WG_TAIL after. On WG_SEALED each data/len is
  * the whole message (data moved back by WG_HEAD) and *to is where it goes. The
  * padding is to 16 bytes, never beyond the MTU. n = 0 is allowed. */
-enum wg_sealed wg_seal(struct wg_worker *w, struct wg_peer *peer, struct wg_packet *pkts,
-	size_t n, uint64_t now_ns, struct wg_endpoint *to);
+enum wg_sealed wg_seal(struct wg_worker *w, struct wg_peer *peer, struct wg_packet *pkts, size_t n,
+	uint64_t now_ns, struct wg_endpoint *to);
 
 /* Length of the message that an inner packet of len bytes becomes. */
 size_t wg_sealed_len(struct wg_worker *w, size_t len);
@@ -233,7 +235,7 @@ size_t wg_sealed_len(struct wg_worker *w, size_t len);
  * message; wgmsg_gate() said WGMSG_DATA. Afterwards, where drop is WG_OK,
  * data/len is the inner packet without padding, its source is the peer's; len 0
  * is a keepalive. Drops are counted. Roaming, timers and counters are done. */
-void wg_open(struct wg_worker *w, struct wg_packet *pkts, size_t n,
-	const struct wg_endpoint *from, uint64_t now_ns);
+void wg_open(struct wg_worker *w, struct wg_packet *pkts, size_t n, const struct wg_endpoint *from,
+	uint64_t now_ns);
 
 #endif
