@@ -8,9 +8,11 @@
  * by one that asks for few messages, so that a batch stays in the L2 cache. */
 #include "io/io.h"
 #include "base/arena.h"
+#include "base/clock.h"
 #include "base/rcu.h"
 #include <errno.h>
 #include <limits.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -19,14 +21,23 @@
 #include <unistd.h>
 
 enum {
-	POLL_EVERY = 16,
+	POLL_EVERY = 8,
 	BATCH_BYTES = 256 * 1024, /* stop filling a batch beyond this */
 	TRAIN_BYTES = 8 * 1024, /* mean message length that counts as trains */
 	TRAINS_PER_BATCH = 4,
+	SPIN_SHARE = 16, /* one part in so many */
 	/* Odd number of cache lines, so that the first lines of the buffers do not
 	 * all fall into one set of the L1 cache. */
 	BUF_STRIDE = IO_BUF_LEN + 64 * 4,
 };
+#define SPIN_CREDIT_MAX (3 * NSEC_PER_SEC)
+#define SPIN_MAX (10 * NSEC_PER_MSEC) /* before it blocks after all */
+#define SPIN_GAP_MAX (10 * NSEC_PER_MSEC) /* mean time between batches: more is a trickle */
+#define SPIN_FREE (20 * NSEC_PER_MSEC / 1000) /* blocking and waking costs as much */
+#define SPIN_CONTENDED (50 * NSEC_PER_MSEC / 1000) /* a yield that took longer let another run */
+#define LOAD_SPAN (20 * NSEC_PER_MSEC) /* busy and idle time are remembered about so long */
+#define LENGTH_SPAN (4 << 20) /* and lengths for so many bytes */
+#define TRAIN_FULL (56 * 1024) /* mean length from which on trains count as full */
 static_assert(BUF_STRIDE % 64 == 0 && BUF_STRIDE / 64 % 2 == 1, "stagger");
 
 struct channel {
@@ -34,7 +45,8 @@ struct channel {
 	enum io_kind kind;
 	uint32_t tag;
 	bool is_hot; /* gave something last time */
-	unsigned depth; /* messages to ask for */
+	unsigned depth; /* messages to ask for; of a TUN: with the first batch after it was empty */
+	unsigned n_episode; /* TUN: frames since it was empty */
 };
 
 struct engine {
@@ -43,6 +55,13 @@ struct engine {
 	unsigned since_poll;
 	unsigned first; /* channel that is read first, turns round */
 	struct channel ch[IO_CHANNELS_MAX];
+	uint64_t credit_ns; /* what it may spin */
+	uint64_t paid_ns; /* when credit_ns was last topped up */
+	uint64_t batch_ns; /* when a batch last came after a wait */
+	uint64_t gap_ns; /* running mean of the time between those */
+	uint64_t busy_ns, idle_ns; /* of the last while */
+	uint64_t resumed_ns; /* when the last wait ended */
+	uint64_t bytes, bytes_by_len; /* of the last while; the second weighted by message length */
 	struct arena arena;
 	struct mmsghdr msg[IO_BATCH_MAX];
 	struct iovec iov[IO_BATCH_MAX];
@@ -104,6 +123,9 @@ static int open_engine(struct engine **out)
 		goto close_fds;
 	}
 	buffers_init(e);
+	e->credit_ns = SPIN_CREDIT_MAX;
+	e->paid_ns = e->batch_ns = e->resumed_ns = clock_now_ns();
+	e->gap_ns = 4 * SPIN_GAP_MAX;
 	ret = watch(e, e->wakefd, IO_CHANNELS_MAX);
 	if (ret)
 		goto close_fds;
@@ -171,77 +193,83 @@ static struct io_rx *push(
 	rx->len = (uint32_t)len;
 	rx->tag = c->tag;
 	rx->hdr = NULL;
+	e->bytes += len;
+	e->bytes_by_len += len * len;
 	in->n++;
 	return rx;
 }
 
 /* syscalls: recvmmsg */
-static size_t receive_datagrams(struct engine *e, struct channel *c, struct io_batch *in)
+static void receive_datagrams(struct engine *e, struct channel *c, struct io_batch *in)
 {
-	size_t first = in->n, room = IO_BATCH_MAX - first, want = c->depth < room ? c->depth : room;
 	size_t bytes = 0;
 	int n;
 
-	for (size_t i = first; i < first + want; i++) {
+	for (unsigned i = 0; i < c->depth; i++) {
 		e->msg[i].msg_hdr.msg_namelen = sizeof(e->name[i]);
 		e->msg[i].msg_hdr.msg_controllen = sizeof(e->control[i]);
 	}
-	n = recvmmsg(c->fd, &e->msg[first], (unsigned)want, MSG_DONTWAIT, NULL);
+	n = recvmmsg(c->fd, e->msg, c->depth, MSG_DONTWAIT, NULL);
 	if (n <= 0) {
 		/* Anything but "empty" is a pending error of the socket (an ICMP
 		 * message): reading has cleared it. */
 		c->is_hot = n < 0 && errno != EAGAIN;
-		return 0;
+		return;
 	}
-	for (size_t i = first; i < first + (size_t)n; i++) {
+	for (int i = 0; i < n; i++) {
 		push(e, in, c, e->msg[i].msg_len)->hdr = &e->msg[i].msg_hdr;
 		bytes += e->msg[i].msg_len;
 	}
 	c->is_hot = true;
 	c->depth = bytes / (size_t)n >= TRAIN_BYTES ? TRAINS_PER_BATCH : IO_BATCH_MAX;
-	return bytes;
+}
+
+/* The TUN is empty: what it gave since it last was says what to expect next time. */
+static void end_episode(struct channel *c)
+{
+	c->is_hot = false;
+	if (c->n_episode > 0)
+		c->depth = c->n_episode == 1 ? 1 : IO_BATCH_MAX;
+	c->n_episode = 0;
 }
 
 /* syscalls: read */
-static size_t receive_frames(struct engine *e, struct channel *c, struct io_batch *in)
+static void receive_frames(struct engine *e, struct channel *c, struct io_batch *in)
 {
-	size_t bytes = 0;
+	size_t bytes = 0, want = c->n_episode == 0 ? c->depth : IO_BATCH_MAX;
 
 	c->is_hot = true;
-	while (in->n < IO_BATCH_MAX && bytes < BATCH_BYTES) {
+	while (in->n < want && bytes < BATCH_BYTES) {
 		ssize_t len = read(c->fd, e->iov[in->n].iov_base, IO_BUF_LEN);
 
 		if (len <= 0) {
 			/* EAGAIN: empty. EIO: the interface is down. EBADFD: it is gone;
 			 * the control thread finds out by netlink. */
-			c->is_hot = false;
-			break;
+			c->n_episode += (unsigned)in->n;
+			end_episode(c);
+			return;
 		}
 		push(e, in, c, (size_t)len);
 		bytes += (size_t)len;
 	}
-	return bytes;
+	c->n_episode += (unsigned)in->n;
 }
 
 static void receive_hot(struct engine *e, struct io_batch *in)
 {
-	struct channel *last = NULL;
-	size_t bytes = 0;
-
-	for (unsigned k = 0; k < IO_CHANNELS_MAX && in->n < IO_BATCH_MAX && bytes < BATCH_BYTES;
-		k++) {
-		struct channel *c = &e->ch[(e->first + k) % IO_CHANNELS_MAX];
+	for (unsigned k = 0; k < IO_CHANNELS_MAX && in->n == 0; k++) {
+		unsigned i = (e->first + k) % IO_CHANNELS_MAX;
+		struct channel *c = &e->ch[i];
 
 		if (c->fd < 0 || !c->is_hot)
 			continue;
-		bytes += c->kind == IO_DGRAM ? receive_datagrams(e, c, in)
-					     : receive_frames(e, c, in);
-		last = c;
+		if (c->kind == IO_DGRAM)
+			receive_datagrams(e, c, in);
+		else
+			receive_frames(e, c, in);
+		if (in->n > 0)
+			e->first = (i + 1) % IO_CHANNELS_MAX;
 	}
-	/* The channel after the one that was read last comes first next time: if that
-	 * one filled the batch, the others have not had their turn. */
-	if (last)
-		e->first = (unsigned)(last - e->ch + 1) % IO_CHANNELS_MAX;
 }
 
 static int wait_ms(int64_t timeout_ns)
@@ -278,17 +306,91 @@ static int poll_events(struct engine *e, int64_t timeout_ns)
 	return n;
 }
 
+static void earn(struct engine *e, uint64_t now_ns)
+{
+	uint64_t income = (now_ns - e->paid_ns) / SPIN_SHARE;
+
+	e->paid_ns = now_ns;
+	e->credit_ns =
+		income > SPIN_CREDIT_MAX - e->credit_ns ? SPIN_CREDIT_MAX : e->credit_ns + income;
+}
+
+static bool may_spin(const struct engine *e)
+{
+	if (e->gap_ns > SPIN_GAP_MAX || e->credit_ns < SPIN_MAX)
+		return false;
+	return e->busy_ns < e->idle_ns / 4 || e->bytes_by_len / TRAIN_FULL > e->bytes;
+}
+
+/* Look for events without blocking, as long as that pays. Returns how many there were.
+ * syscalls: sched_yield */
+static int spin(struct engine *e, uint64_t start_ns)
+{
+	uint64_t now = start_ns, before, cost;
+	int n = 0;
+
+	earn(e, now);
+	if (!may_spin(e))
+		return 0;
+	do {
+		rcu_quiescent();
+		n = poll_events(e, 0);
+		if (n)
+			break;
+		before = clock_now_ns();
+		sched_yield();
+		now = clock_now_ns();
+	} while (now - before < SPIN_CONTENDED && now - start_ns < SPIN_MAX);
+	cost = now - start_ns;
+	e->credit_ns -= cost > SPIN_FREE ? cost - SPIN_FREE : 0;
+	return n;
+}
+
+/* Book-keeping around a wait that began at start_ns. */
+static void note_start(struct engine *e, uint64_t start_ns)
+{
+	e->busy_ns += start_ns - e->resumed_ns;
+	if (e->busy_ns + e->idle_ns > LOAD_SPAN) {
+		e->busy_ns /= 2;
+		e->idle_ns /= 2;
+	}
+	if (e->bytes > LENGTH_SPAN) {
+		e->bytes /= 2;
+		e->bytes_by_len /= 2;
+	}
+}
+
+static void note_end(struct engine *e, uint64_t start_ns, bool has_batch)
+{
+	uint64_t now = clock_now_ns(), gap = now - e->batch_ns;
+
+	e->idle_ns += now - start_ns;
+	e->resumed_ns = now;
+	if (!has_batch)
+		return;
+	if (gap > 4 * SPIN_GAP_MAX)
+		gap = 4 * SPIN_GAP_MAX;
+	e->batch_ns = now;
+	e->gap_ns = (3 * e->gap_ns + gap) / 4;
+}
+
 static int wait_batch(struct engine *e, struct io_batch *in, int64_t timeout_ns)
 {
+	uint64_t start;
+
 	in->n = 0;
 	if (++e->since_poll >= POLL_EVERY && poll_events(e, 0) < 0 && errno != EINTR)
 		return -errno;
 	receive_hot(e, in);
 	if (in->n > 0)
 		return 0;
-	if (poll_events(e, timeout_ns) < 0 && errno != EINTR)
+	start = clock_now_ns();
+	note_start(e, start);
+	if ((timeout_ns == 0 || spin(e, start) <= 0) && poll_events(e, timeout_ns) < 0 &&
+		errno != EINTR)
 		return -errno;
 	receive_hot(e, in);
+	note_end(e, start, in->n > 0);
 	return 0;
 }
 
@@ -328,9 +430,23 @@ static size_t send_frames(int fd, struct io_tx *tx, size_t n)
 	return n_sent;
 }
 
+static void expect_answer(struct engine *e, int fd)
+{
+	for (unsigned i = 0; i < IO_CHANNELS_MAX; i++) {
+		if (e->ch[i].fd != fd)
+			continue;
+		e->ch[i].is_hot = true;
+		e->first = i;
+		return;
+	}
+}
+
 static size_t send_batch(struct engine *e, int fd, enum io_kind kind, struct io_tx *tx, size_t n)
 {
-	return kind == IO_DGRAM ? send_datagrams(fd, tx, n) : send_frames(fd, tx, n);
+	if (kind == IO_DGRAM)
+		return send_datagrams(fd, tx, n);
+	expect_answer(e, fd);
+	return send_frames(fd, tx, n);
 }
 
 static void wake(struct engine *e)
