@@ -26,7 +26,7 @@
 
 enum {
 	EXIT_WORLD = 1,
-	POLLFDS_OWN = 2, /* signals, netlink */
+	POLLFDS_OWN = 3, /* signals, netlink, the helper */
 	UDP_PAYLOAD_MAX = 65507,
 	TRAIN_SEGMENTS = 64,
 	IP_TCP_HEADERS = 40, /* smallest: the largest payload per segment */
@@ -152,8 +152,10 @@ static int apply(void *ctx, struct gateway_change *c)
 
 	if (opens) {
 		ret = open_sockets(g, port, mark, &u);
-		if (ret)
+		if (ret && (wants_port || g->has_udp))
 			return ret;
+		if (ret)
+			opens = false; /* closed as before: no reason to refuse the rest */
 	}
 	if (marks) {
 		ret = privhelper_udp_mark(&g->priv, &g->udp, mark);
@@ -456,6 +458,16 @@ static void take_signal(struct gateway *g)
 	gateway_change_fini(&c);
 }
 
+/* Readable outside a call: the helper died. What needs no privilege still works. */
+static void lose_helper(struct gateway *g)
+{
+	log_line(LOG_ERROR,
+		"the helper process died: ports below 1024, fwmark and other network "
+		"namespaces are out of reach until the gateway is started again");
+	if (privhelper_stop(&g->priv))
+		log_line(LOG_DEBUG, "it did not end well");
+}
+
 static int poll_timeout_ms(uint64_t deadline_ns, uint64_t now_ns)
 {
 	if (deadline_ns == UINT64_MAX)
@@ -474,6 +486,7 @@ static void control_loop(struct gateway *g)
 
 		fds[0] = (struct pollfd){ g->signals, POLLIN, 0 };
 		fds[1] = (struct pollfd){ netdev_fd(g->netdev), POLLIN, 0 };
+		fds[2] = (struct pollfd){ g->priv.fd, POLLIN, 0 };
 		n = uapi_server_pollfds(g->uapi, fds + POLLFDS_OWN, UAPI_POLLFDS_MAX);
 		if (poll(fds, POLLFDS_OWN + n,
 			    poll_timeout_ms(uapi_server_deadline(g->uapi), clock_now_ns())) < 0 &&
@@ -483,6 +496,8 @@ static void control_loop(struct gateway *g)
 			take_signal(g);
 		if (fds[1].revents)
 			take_netdev_event(g);
+		if (fds[2].revents)
+			lose_helper(g);
 		uapi_server_run(g->uapi, fds + POLLFDS_OWN, n, clock_now_ns());
 		if (uapi_server_is_unlinked(g->uapi)) {
 			log_line(LOG_INFO, "the configuration socket was removed");

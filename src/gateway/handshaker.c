@@ -200,12 +200,16 @@ static void *handshaker_main(void *arg)
 		int timeout = queue_len(h->queue) ? 0 : sleep_ms(next, clock_now_ns());
 		uint64_t count;
 
-		if (poll(fds, ARRAY_LEN(fds), timeout) < 0 && errno != EINTR)
-			break;
-		/* First the flag, then the work: a wake-up in between comes again. */
-		atomic_store(&h->is_awake, false);
+		if (poll(fds, ARRAY_LEN(fds), timeout) < 0 && errno != EINTR) {
+			/* Cannot happen; must not end the thread that others wait for. */
+			log_line(LOG_ERROR, "cannot wait: %s", strerror(errno));
+			sleep(1);
+		}
+		/* Drain, then the flag, then the work: a wake-up before the flag is served
+		 * by the work below, one after it writes again. */
 		if (read(h->wakefd, &count, sizeof(count)) < 0 && errno != EAGAIN)
-			break;
+			log_line(LOG_ERROR, "cannot read the event counter: %s", strerror(errno));
+		atomic_store(&h->is_awake, false);
 		if (atomic_load_explicit(&h->has_new_sockets, memory_order_acquire)) {
 			switch_sockets(h);
 			continue;

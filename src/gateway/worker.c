@@ -15,6 +15,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
 	TAG_TUN = 2, /* 0 and 1: the sockets, by family */
@@ -269,7 +270,11 @@ static void flush_udp(struct worker *w)
 			udp_send(w->ops, w->engine, w->sock[family], &w->tx[first], end - first,
 				&w->paths));
 	}
-	lose_offload(w, w->paths.lost);
+	if (w->paths.lost) {
+		/* Of one path: udp_send remembers which, the others keep their trains. */
+		log_line(LOG_INFO, "a device on the way takes no trains: sending it datagrams");
+		w->paths.lost = 0;
+	}
 	w->n_trains = 0;
 	w->chunk_start = 0;
 	w->out_len = 0;
@@ -423,6 +428,7 @@ static void switch_sockets(struct worker *w)
 			w->sock[f] = -1;
 		}
 	}
+	w->paths = (struct udp_paths){ 0 };
 	atomic_store_explicit(&w->offloads, keep | w->new_offloads, memory_order_relaxed);
 	/* release: the control thread may close the former sockets now */
 	atomic_store_explicit(&w->has_new_sockets, false, memory_order_release);
@@ -440,12 +446,15 @@ static void *worker_main(void *arg)
 			switch_sockets(w);
 		rcu_quiescent();
 		if (w->ops->wait(w->engine, &w->in, -1) < 0) {
+			/* Cannot happen; must not end the thread that others wait for. */
 			log_line(LOG_ERROR, "engine %s fails to wait", w->ops->name);
-			break;
+			sleep(1);
+			continue;
 		}
 		if (w->in.n == 0)
 			continue;
 		w->now_ns = clock_now_ns();
+		wg_worker_refresh(w->wg);
 		run_batch(w);
 	}
 	rcu_thread_fini();

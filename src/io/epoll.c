@@ -4,8 +4,25 @@
  * and no epoll_wait. Every POLL_EVERY batches epoll is asked all the same, so
  * that a busy channel does not starve the others.
  *
- * How much one batch takes adapts: a recvmmsg that brought trains is followed
- * by one that asks for few messages, so that a batch stays in the L2 cache. */
+ * How much one batch takes adapts. A recvmmsg that brought trains is followed by
+ * one that asks for few messages, so that a batch stays in the L2 cache. A worker
+ * with little to do takes what one channel has and lets it go on at once; one with
+ * much to do gathers from all channels, for longer trains. A TUN that woke us with
+ * a single frame the last time is asked for one only, so that a lone packet is
+ * under way before the read that finds the TUN empty.
+ *
+ * Who writes to the TUN is likely to be answered at once (the kernel's own
+ * replies come out before the write returns): unless there is much to do, the
+ * TUN is read next, unasked.
+ *
+ * Before it blocks, an engine whose batches come close together looks for a while
+ * (spin): a core that sleeps takes longer to wake, and finds its caches colder,
+ * than most packets take altogether. It gives way to whoever wants the core,
+ * and it pays: SPIN_SHARE of the time is its income, SPIN_CREDIT_MAX its purse. So
+ * a burst of some seconds has the short round trip, and a trickle that goes on for
+ * ever costs no more than that share of a core. A worker with much to do does not
+ * spin: what gathers while it sleeps makes longer trains. Only where the TUN gives
+ * full superframes anyway is there nothing to gather. */
 #include "io/io.h"
 #include "base/arena.h"
 #include "base/clock.h"
@@ -37,7 +54,7 @@ enum {
 #define SPIN_CONTENDED (50 * NSEC_PER_MSEC / 1000) /* a yield that took longer let another run */
 #define LOAD_SPAN (20 * NSEC_PER_MSEC) /* busy and idle time are remembered about so long */
 #define LENGTH_SPAN (4 << 20) /* and lengths for so many bytes */
-#define TRAIN_FULL (56 * 1024) /* mean length from which on trains count as full */
+#define FRAME_FULL (56 * 1024) /* mean length (by bytes) from which on superframes are full */
 static_assert(BUF_STRIDE % 64 == 0 && BUF_STRIDE / 64 % 2 == 1, "stagger");
 
 struct channel {
@@ -53,6 +70,7 @@ struct engine {
 	int epfd;
 	int wakefd;
 	unsigned since_poll;
+	bool is_woken; /* by wake(), during the wait under way */
 	unsigned first; /* channel that is read first, turns round */
 	struct channel ch[IO_CHANNELS_MAX];
 	uint64_t credit_ns; /* what it may spin */
@@ -61,7 +79,7 @@ struct engine {
 	uint64_t gap_ns; /* running mean of the time between those */
 	uint64_t busy_ns, idle_ns; /* of the last while */
 	uint64_t resumed_ns; /* when the last wait ended */
-	uint64_t bytes, bytes_by_len; /* of the last while; the second weighted by message length */
+	uint64_t bytes, bytes_by_len; /* of TUN frames of the last while; the second times length */
 	struct arena arena;
 	struct mmsghdr msg[IO_BATCH_MAX];
 	struct iovec iov[IO_BATCH_MAX];
@@ -193,8 +211,6 @@ static struct io_rx *push(
 	rx->len = (uint32_t)len;
 	rx->tag = c->tag;
 	rx->hdr = NULL;
-	e->bytes += len;
-	e->bytes_by_len += len * len;
 	in->n++;
 	return rx;
 }
@@ -202,21 +218,22 @@ static struct io_rx *push(
 /* syscalls: recvmmsg */
 static void receive_datagrams(struct engine *e, struct channel *c, struct io_batch *in)
 {
-	size_t bytes = 0;
+	size_t first = in->n, room = IO_BATCH_MAX - first, bytes = 0;
+	unsigned want = c->depth < room ? c->depth : (unsigned)room;
 	int n;
 
-	for (unsigned i = 0; i < c->depth; i++) {
+	for (size_t i = first; i < first + want; i++) {
 		e->msg[i].msg_hdr.msg_namelen = sizeof(e->name[i]);
 		e->msg[i].msg_hdr.msg_controllen = sizeof(e->control[i]);
 	}
-	n = recvmmsg(c->fd, e->msg, c->depth, MSG_DONTWAIT, NULL);
+	n = recvmmsg(c->fd, &e->msg[first], want, MSG_DONTWAIT, NULL);
 	if (n <= 0) {
 		/* Anything but "empty" is a pending error of the socket (an ICMP
 		 * message): reading has cleared it. */
 		c->is_hot = n < 0 && errno != EAGAIN;
 		return;
 	}
-	for (int i = 0; i < n; i++) {
+	for (size_t i = first; i < first + (size_t)n; i++) {
 		push(e, in, c, e->msg[i].msg_len)->hdr = &e->msg[i].msg_hdr;
 		bytes += e->msg[i].msg_len;
 	}
@@ -236,30 +253,50 @@ static void end_episode(struct channel *c)
 /* syscalls: read */
 static void receive_frames(struct engine *e, struct channel *c, struct io_batch *in)
 {
-	size_t bytes = 0, want = c->n_episode == 0 ? c->depth : IO_BATCH_MAX;
+	size_t first = in->n, bytes = 0,
+	       end = first + (c->n_episode == 0 ? c->depth : IO_BATCH_MAX);
 
+	if (end > IO_BATCH_MAX)
+		end = IO_BATCH_MAX;
 	c->is_hot = true;
-	while (in->n < want && bytes < BATCH_BYTES) {
+	while (in->n < end && bytes < BATCH_BYTES) {
 		ssize_t len = read(c->fd, e->iov[in->n].iov_base, IO_BUF_LEN);
 
 		if (len <= 0) {
-			/* EAGAIN: empty. EIO: the interface is down. EBADFD: it is gone;
-			 * the control thread finds out by netlink. */
-			c->n_episode += (unsigned)in->n;
+			/* EAGAIN: empty. EBADFD: the interface is gone, which epoll would
+			 * report for ever; the control thread hears of it by netlink. */
+			bool is_gone = len < 0 && errno == EBADFD;
+
+			c->n_episode += (unsigned)(in->n - first);
 			end_episode(c);
+			if (is_gone)
+				drop(e, c->fd);
 			return;
 		}
 		push(e, in, c, (size_t)len);
 		bytes += (size_t)len;
+		e->bytes += (size_t)len;
+		e->bytes_by_len += (size_t)len * (size_t)len;
 	}
-	c->n_episode += (unsigned)in->n;
+	c->n_episode += (unsigned)(in->n - first);
 }
 
+/* More than some 6 % of the time was work. */
+static bool is_loaded(const struct engine *e)
+{
+	return e->busy_ns > e->idle_ns / 16;
+}
+
+/* Under load a batch is what all channels have: long trains. Otherwise it is what
+ * the first one has: what came goes on at once. */
 static void receive_hot(struct engine *e, struct io_batch *in)
 {
-	for (unsigned k = 0; k < IO_CHANNELS_MAX && in->n == 0; k++) {
-		unsigned i = (e->first + k) % IO_CHANNELS_MAX;
+	unsigned start = e->first;
+
+	for (unsigned k = 0; k < IO_CHANNELS_MAX && in->n < IO_BATCH_MAX; k++) {
+		unsigned i = (start + k) % IO_CHANNELS_MAX;
 		struct channel *c = &e->ch[i];
+		size_t n = in->n;
 
 		if (c->fd < 0 || !c->is_hot)
 			continue;
@@ -267,8 +304,11 @@ static void receive_hot(struct engine *e, struct io_batch *in)
 			receive_datagrams(e, c, in);
 		else
 			receive_frames(e, c, in);
-		if (in->n > 0)
+		/* Who was read last has its next turn last. */
+		if (in->n > n)
 			e->first = (i + 1) % IO_CHANNELS_MAX;
+		if (in->n > 0 && !is_loaded(e))
+			return;
 	}
 }
 
@@ -300,8 +340,8 @@ static int poll_events(struct engine *e, int64_t timeout_ns)
 
 		if (ev[i].data.u32 < IO_CHANNELS_MAX)
 			e->ch[ev[i].data.u32].is_hot = true;
-		else if (read(e->wakefd, &count, sizeof(count)) < 0)
-			continue; /* another wait took it */
+		else if (read(e->wakefd, &count, sizeof(count)) > 0)
+			e->is_woken = true;
 	}
 	return n;
 }
@@ -319,7 +359,7 @@ static bool may_spin(const struct engine *e)
 {
 	if (e->gap_ns > SPIN_GAP_MAX || e->credit_ns < SPIN_MAX)
 		return false;
-	return e->busy_ns < e->idle_ns / 4 || e->bytes_by_len / TRAIN_FULL > e->bytes;
+	return !is_loaded(e) || e->bytes_by_len / FRAME_FULL > e->bytes;
 }
 
 /* Look for events without blocking, as long as that pays. Returns how many there were.
@@ -342,14 +382,17 @@ static int spin(struct engine *e, uint64_t start_ns)
 		now = clock_now_ns();
 	} while (now - before < SPIN_CONTENDED && now - start_ns < SPIN_MAX);
 	cost = now - start_ns;
+	if (cost > SPIN_MAX) /* the rest was somebody else's time; may_spin saw this much */
+		cost = SPIN_MAX;
 	e->credit_ns -= cost > SPIN_FREE ? cost - SPIN_FREE : 0;
 	return n;
 }
 
-/* Book-keeping around a wait that began at start_ns. */
-static void note_start(struct engine *e, uint64_t start_ns)
+/* Remember the work done until now. */
+static void note_work(struct engine *e, uint64_t now_ns)
 {
-	e->busy_ns += start_ns - e->resumed_ns;
+	e->busy_ns += now_ns - e->resumed_ns;
+	e->resumed_ns = now_ns;
 	if (e->busy_ns + e->idle_ns > LOAD_SPAN) {
 		e->busy_ns /= 2;
 		e->idle_ns /= 2;
@@ -360,7 +403,8 @@ static void note_start(struct engine *e, uint64_t start_ns)
 	}
 }
 
-static void note_end(struct engine *e, uint64_t start_ns, bool has_batch)
+/* Remember a wait that began at start_ns. */
+static void note_wait(struct engine *e, uint64_t start_ns, bool has_batch)
 {
 	uint64_t now = clock_now_ns(), gap = now - e->batch_ns;
 
@@ -379,18 +423,22 @@ static int wait_batch(struct engine *e, struct io_batch *in, int64_t timeout_ns)
 	uint64_t start;
 
 	in->n = 0;
-	if (++e->since_poll >= POLL_EVERY && poll_events(e, 0) < 0 && errno != EINTR)
-		return -errno;
+	e->is_woken = false;
+	if (++e->since_poll >= POLL_EVERY) {
+		note_work(e, clock_now_ns());
+		if (poll_events(e, 0) < 0 && errno != EINTR)
+			return -errno;
+	}
 	receive_hot(e, in);
-	if (in->n > 0)
+	if (in->n > 0 || e->is_woken)
 		return 0;
 	start = clock_now_ns();
-	note_start(e, start);
+	note_work(e, start);
 	if ((timeout_ns == 0 || spin(e, start) <= 0) && poll_events(e, timeout_ns) < 0 &&
 		errno != EINTR)
 		return -errno;
 	receive_hot(e, in);
-	note_end(e, start, in->n > 0);
+	note_wait(e, start, in->n > 0);
 	return 0;
 }
 
@@ -445,7 +493,8 @@ static size_t send_batch(struct engine *e, int fd, enum io_kind kind, struct io_
 {
 	if (kind == IO_DGRAM)
 		return send_datagrams(fd, tx, n);
-	expect_answer(e, fd);
+	if (!is_loaded(e))
+		expect_answer(e, fd);
 	return send_frames(fd, tx, n);
 }
 

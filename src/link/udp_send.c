@@ -158,7 +158,9 @@ static uint32_t path_key(struct msghdr *h)
 		v = (v * odd ^ get_le64(name + 8)) * odd ^ get_le64(name + 16);
 	/* in_pktinfo: address in the first 8 bytes; in6_pktinfo: in the first 16. */
 	if (c && is_source(c))
-		v = (v * odd ^ get_le64(CMSG_DATA(c))) * odd ^ *(CMSG_DATA(c) + 15);
+		v = v * odd ^ get_le64(CMSG_DATA(c));
+	if (c && is_source(c) && c->cmsg_level == IPPROTO_IPV6)
+		v = v * odd ^ *(CMSG_DATA(c) + 15);
 	v *= odd;
 	return (uint32_t)(v >> 32);
 }
@@ -319,13 +321,28 @@ static bool apply_path(struct udp_paths *p, struct io_tx *tx, uint32_t *seg_len)
 	return true;
 }
 
+/* Single datagrams on a path that takes no trains. Its sticky source may have
+ * gone since that was found out. */
+static size_t send_known(const struct sender *s, struct io_tx *tx, uint32_t seg_len)
+{
+	uint32_t key = path_key(&tx->hdr);
+	int err;
+	size_t lost = send_singles(s, &tx->hdr, seg_len, &err);
+
+	if (!is_source_refusal(err) || !strip_source(&tx->hdr))
+		return lost;
+	lost = send_singles(s, &tx->hdr, seg_len, &err);
+	if (!err)
+		path_remember(s->paths, key, seg_len - 1, true);
+	return lost;
+}
+
 size_t udp_send(const struct engine_ops *ops, struct engine *e, int fd, struct io_tx *tx, size_t n,
 	struct udp_paths *paths)
 {
 	const struct sender s = { ops, e, fd, paths };
 	size_t lost = 0, run = 0;
 	uint32_t seg_len;
-	int err;
 
 	if (!paths->n_used)
 		return send_run(&s, tx, n);
@@ -337,7 +354,7 @@ size_t udp_send(const struct engine_ops *ops, struct engine *e, int fd, struct i
 		/* In order: first what stands before it. */
 		lost += send_run(&s, &tx[i - run], run);
 		run = 0;
-		lost += send_singles(&s, &tx[i].hdr, seg_len, &err);
+		lost += send_known(&s, &tx[i], seg_len);
 	}
 	return lost + send_run(&s, &tx[n - run], run);
 }
@@ -356,7 +373,8 @@ int udp_send_one(const struct udp *u, bool is_handshake, const struct wg_endpoin
 	if (fd < 0)
 		return -EAFNOSUPPORT;
 	udp_tx_fill(&tx, &mem, to, &iov, 0, tos);
-	if (sendmsg(fd, &tx.hdr, 0) >= 0)
+	/* Never waits for room: the caller may hold a lock. */
+	if (sendmsg(fd, &tx.hdr, MSG_DONTWAIT) >= 0)
 		return 0;
 	if (!is_source_refusal(-errno) || !strip_source(&tx.hdr))
 		return -errno;

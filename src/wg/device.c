@@ -134,6 +134,7 @@ int wg_worker_create(struct wg_worker **out, struct wg *wg, unsigned id)
 		free(w);
 		return ret;
 	}
+	wg_worker_refresh(w);
 	atomic_store(&wg->workers[id], w);
 	*out = w;
 	return 0;

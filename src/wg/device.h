@@ -37,7 +37,8 @@ enum {
 	JOBS_MAX = 64, /* packets per AEAD batch */
 	STAGE_SLOT = 2048,
 	STAGE_SLOTS = 16384, /* of all peers together: 32 MiB; touched as used */
-	STAGE_PACKET_MAX = 65535,
+	STAGE_SENDS_MAX = 4 * WG_STAGED_MAX, /* of one peer, in one go under the lock */
+	STAGE_PACKET_MAX = 40 + 65535, /* IPv6: its length field does not count the header */
 };
 
 struct keypair {
@@ -138,6 +139,7 @@ struct wg_peer {
 struct wg_worker {
 	struct wg *wg;
 	unsigned id;
+	unsigned mtu; /* of the device, as of the last refresh */
 	struct aead *aead;
 	struct aead_job jobs[JOBS_MAX];
 	uint64_t counters[JOBS_MAX];

@@ -135,9 +135,14 @@ void session_stop_sending(struct wg_peer *p)
 
 /* ---- Sealing. */
 
-size_t wg_sealed_len(struct wg_worker *w, size_t len)
+void wg_worker_refresh(struct wg_worker *w)
 {
-	size_t mtu = atomic_load_explicit(&w->wg->mtu, memory_order_relaxed);
+	w->mtu = atomic_load_explicit(&w->wg->mtu, memory_order_relaxed);
+}
+
+size_t wg_sealed_len(const struct wg_worker *w, size_t len)
+{
+	size_t mtu = w->mtu;
 	size_t last = len, padded;
 
 	/* Linux send.c, calculate_skb_padding: to 16, never beyond the MTU. */
@@ -168,6 +173,8 @@ static void seal_jobs(struct wg_worker *w, const struct keypair *kp, struct wg_p
 		p->len = whole;
 	}
 	aead_seal(w->aead, kp->send_key, w->jobs, n);
+	for (size_t i = 0; i < n; i++)
+		assert(w->jobs[i].is_ok); /* else plaintext would leave */
 }
 
 /* false: the nonces are used up. */
@@ -242,6 +249,7 @@ static void send_packet(struct wg_peer *p, struct keypair *kp, struct wg_packet 
 	struct wg *wg = p->wg;
 	struct wg_endpoint to;
 
+	wg_worker_refresh(wg->slow);
 	if (!endpoint_get(&p->endpoint, &to))
 		count_drop(wg->drops, WG_DROP_NO_ENDPOINT, 1);
 	else if (!seal_with(wg->slow, p, kp, pkt, 1, wg->now_ns))
@@ -255,10 +263,17 @@ void session_send_staged(struct wg_peer *p)
 	struct wg *wg = p->wg;
 	struct keypair *kp = current_of(p);
 	struct wg_packet pkt;
+	unsigned n_sent = 0;
 
 	if (atomic_load(&p->n_staged) == 0 && !p->owes_keepalive)
 		return;
 	while (session_may_send(kp, wg->now_ns)) {
+		/* The workers stage faster than we send, and would for ever, since what
+		 * waits goes first. Drop what waits: then they send on their own. */
+		if (n_sent++ == STAGE_SENDS_MAX) {
+			count_drop(wg->drops, WG_DROP_STAGED_FULL, stage_purge(p));
+			return;
+		}
 		pkt = (struct wg_packet){ .data = wg->scratch + WG_HEAD };
 		/* Any packet is as good as a keepalive. */
 		if (!stage_take(p, pkt.data, &pkt.len) && !p->owes_keepalive)

@@ -228,8 +228,13 @@ enum wg_sealed {
 enum wg_sealed wg_seal(struct wg_worker *w, struct wg_peer *peer, struct wg_packet *pkts, size_t n,
 	uint64_t now_ns, struct wg_endpoint *to);
 
-/* Length of the message that an inner packet of len bytes becomes. */
-size_t wg_sealed_len(struct wg_worker *w, size_t len);
+/* Length of the message that an inner packet of len bytes becomes, at the MTU that
+ * the worker saw last: see wg_worker_refresh. */
+size_t wg_sealed_len(const struct wg_worker *w, size_t len);
+
+/* Take over the device's MTU. Call between batches: between a wg_sealed_len and
+ * the wg_seal that it was asked for, lengths must not change. */
+void wg_worker_refresh(struct wg_worker *w);
 
 /* Open n data messages that came from one endpoint, in place. data/len: the
  * message; wgmsg_gate() said WGMSG_DATA. Afterwards, where drop is WG_OK,

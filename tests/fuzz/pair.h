@@ -73,6 +73,7 @@ static inline void half_open(struct pair *p, int a)
 	h->address.remote[0] = (uint8_t)(a + 1);
 	check(wg_create(&h->wg, &cfg) == 0 && wg_worker_create(&h->worker, h->wg, 0) == 0);
 	wg_set_mtu(h->wg, 1420);
+	wg_worker_refresh(h->worker);
 	memset(c.private_key, a + 1, WG_KEY_LEN);
 	pair_change(p, a, &c);
 	wg_get(h->wg, &info);

@@ -102,6 +102,7 @@ static void send_train(struct side *s, struct wg_worker *w, uint8_t buf[TRAIN][M
 		memcpy(p + 16, dst, 4);
 		pkt[i] = (struct wg_packet){ .data = p, .len = INNER };
 	}
+	wg_worker_refresh(w);
 	peer = wg_route(w, AF_INET, dst);
 	if (!peer) {
 		wg_worker_drop(w, WG_DROP_NO_ROUTE, TRAIN);
