@@ -26,7 +26,7 @@
 
 enum {
 	EXIT_WORLD = 1,
-	POLLFDS_OWN = 3, /* signals, netlink, the helper */
+	POLLFDS_OWN = 4, /* signals, netlink twice, the helper */
 	UDP_PAYLOAD_MAX = 65507,
 	TRAIN_SEGMENTS = 64,
 	IP_TCP_HEADERS = 40, /* smallest: the largest payload per segment */
@@ -35,6 +35,8 @@ enum {
 	GSO_MIN = 4096,
 	GSO_MAX = 65536,
 };
+
+#define ROUTES_PAUSE (100 * NSEC_PER_MSEC)
 
 struct gateway {
 	const struct gateway_options *o;
@@ -49,6 +51,9 @@ struct gateway {
 	struct handshaker *handshaker;
 	struct worker *worker;
 	int signals;
+	int routes; /* -1: changes are not noticed */
+	uint64_t routes_ns; /* when they were last acted on */
+	bool has_new_routes;
 	bool is_leaving;
 
 	/* configuration, as wg(8) sees it */
@@ -398,6 +403,9 @@ static int open_all(struct gateway *g)
 		log_line(LOG_ERROR, "cannot follow the interface: %s", strerror(-ret));
 		return ret;
 	}
+	g->routes = routes_open();
+	if (g->routes < 0)
+		log_line(LOG_WARN, "route changes are not noticed: %s", strerror(-g->routes));
 	ret = open_config_socket(g);
 	if (ret)
 		return ret;
@@ -433,6 +441,8 @@ static void close_all(struct gateway *g)
 	tun_close(&g->tun);
 	if (g->signals >= 0)
 		close(g->signals);
+	if (g->routes >= 0)
+		close(g->routes);
 	if (privhelper_stop(&g->priv))
 		log_line(LOG_WARN, "the helper process did not end well");
 }
@@ -477,6 +487,25 @@ static int poll_timeout_ms(uint64_t deadline_ns, uint64_t now_ns)
 	return (int)((deadline_ns - now_ns + NSEC_PER_MSEC - 1) / NSEC_PER_MSEC);
 }
 
+/* Addresses that we answer from may have gone, better ones have come. Not more often
+ * than ROUTES_PAUSE: a routing daemon may change thousands in a second. */
+static void take_new_routes(struct gateway *g, uint64_t now_ns)
+{
+	if (!g->has_new_routes || now_ns < g->routes_ns + ROUTES_PAUSE)
+		return;
+	g->has_new_routes = false;
+	g->routes_ns = now_ns;
+	wg_forget_sources(g->wg);
+}
+
+static uint64_t next_deadline(const struct gateway *g)
+{
+	uint64_t uapi = uapi_server_deadline(g->uapi);
+	uint64_t routes = g->has_new_routes ? g->routes_ns + ROUTES_PAUSE : UINT64_MAX;
+
+	return uapi < routes ? uapi : routes;
+}
+
 static void control_loop(struct gateway *g)
 {
 	struct pollfd fds[POLLFDS_OWN + UAPI_POLLFDS_MAX];
@@ -487,9 +516,10 @@ static void control_loop(struct gateway *g)
 		fds[0] = (struct pollfd){ g->signals, POLLIN, 0 };
 		fds[1] = (struct pollfd){ netdev_fd(g->netdev), POLLIN, 0 };
 		fds[2] = (struct pollfd){ g->priv.fd, POLLIN, 0 };
+		fds[3] = (struct pollfd){ g->routes, POLLIN, 0 };
 		n = uapi_server_pollfds(g->uapi, fds + POLLFDS_OWN, UAPI_POLLFDS_MAX);
-		if (poll(fds, POLLFDS_OWN + n,
-			    poll_timeout_ms(uapi_server_deadline(g->uapi), clock_now_ns())) < 0 &&
+		if (poll(fds, POLLFDS_OWN + n, poll_timeout_ms(next_deadline(g), clock_now_ns())) <
+				0 &&
 			errno != EINTR)
 			return;
 		if (fds[0].revents)
@@ -498,6 +528,9 @@ static void control_loop(struct gateway *g)
 			take_netdev_event(g);
 		if (fds[2].revents)
 			lose_helper(g);
+		if (fds[3].revents && routes_drain(g->routes))
+			g->has_new_routes = true;
+		take_new_routes(g, clock_now_ns());
 		uapi_server_run(g->uapi, fds + POLLFDS_OWN, n, clock_now_ns());
 		if (uapi_server_is_unlinked(g->uapi)) {
 			log_line(LOG_INFO, "the configuration socket was removed");
@@ -544,7 +577,9 @@ static int run(struct gateway *g)
 
 int gateway_main(const struct gateway_options *o)
 {
-	struct gateway g = { .o = o, .daemon.fd = -1, .priv.fd = -1, .tun.fd = -1, .signals = -1 };
+	struct gateway g = {
+		.o = o, .daemon.fd = -1, .priv.fd = -1, .tun.fd = -1, .signals = -1, .routes = -1
+	};
 	int ret = 0;
 
 	g.udp = (struct udp){ .data = { -1, -1 }, .handshake = { -1, -1 } };

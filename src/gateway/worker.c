@@ -371,9 +371,15 @@ static bool route_frame(struct worker *w, struct frame *f, const struct io_rx *r
 		return false;
 	}
 	f->peer = wg_route(w->wg, f->split.in.family, f->split.in.dst);
-	if (!f->peer)
+	if (!f->peer) {
 		wg_worker_drop(w->wg, WG_DROP_NO_ROUTE, f->split.n);
-	return f->peer != NULL;
+		return false;
+	}
+	if (wg_is_loop(f->peer, f->split.pkt, f->split.len)) {
+		wg_worker_drop(w->wg, WG_DROP_LOOP, f->split.n);
+		return false;
+	}
+	return true;
 }
 
 /* All frames of the batch, peer by peer: those of one peer keep their order and

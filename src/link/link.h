@@ -222,6 +222,11 @@ MUST_CHECK int netdev_read(struct netdev *d, struct netdev_event *ev);
  * privilege opened where the interface is, under this index there. Takes fd in
  * any case. 0 or negative errno. */
 MUST_CHECK int netdev_adopt(struct netdev *d, int fd, unsigned ifindex);
+/* A descriptor that becomes readable when routes or addresses of our own namespace
+ * change (rtnetlink groups). Negative errno if there is none. The caller's. */
+MUST_CHECK int routes_open(void);
+/* Take out all that is pending; true: something changed. */
+bool routes_drain(int fd);
 /* Largest superframe that the interface hands to the TUN (IFLA_GSO_MAX_SIZE and
  * IFLA_GSO_IPV4_MAX_SIZE), IP header included. So chosen that a superframe is one
  * UDP train: at most 64 segments and 65507 bytes. 0 or negative errno. */

@@ -217,6 +217,14 @@ void wg_set_mtu(struct wg *wg, unsigned mtu)
 	atomic_store_explicit(&wg->mtu, mtu, memory_order_relaxed);
 }
 
+void wg_forget_sources(struct wg *wg)
+{
+	pthread_mutex_lock(&wg->lock);
+	for (struct wg_peer *p = wg->first; p; p = p->next)
+		endpoint_clear_local(&p->endpoint);
+	pthread_mutex_unlock(&wg->lock);
+}
+
 uint64_t wg_poll(struct wg *wg, uint64_t now_ns, uint64_t wall_ns)
 {
 	uint64_t next;

@@ -470,3 +470,41 @@ struct wg_peer *wg_route(struct wg_worker *w, uint8_t family, const uint8_t *ip)
 
 	return o ? CONTAINER_OF(o, struct wg_peer, allowed) : NULL;
 }
+
+/* Offset of the UDP payload in a packet that is UDP, or a first fragment of it; 0 for
+ * anything else. */
+static size_t udp_payload_at(const uint8_t *pkt, size_t len)
+{
+	enum { IPV6_HDR = 40, FRAGMENT_HDR = 8, UDP_HDR = 8 };
+	size_t at;
+
+	if (pkt[0] >> 4 == 4) {
+		at = (size_t)(pkt[0] & 15) * 4;
+		if (pkt[9] != IPPROTO_UDP || get_be16(pkt + 6) & 0x1fff)
+			return 0;
+		return at + UDP_HDR;
+	}
+	if (len < IPV6_HDR + FRAGMENT_HDR)
+		return 0;
+	if (pkt[6] == IPPROTO_UDP)
+		return IPV6_HDR + UDP_HDR;
+	at = IPV6_HDR;
+	if (pkt[6] == IPPROTO_FRAGMENT && pkt[at] == IPPROTO_UDP &&
+		!(get_be16(pkt + at + 2) & 0xfff8))
+		return IPV6_HDR + FRAGMENT_HDR + UDP_HDR;
+	return 0;
+}
+
+bool wg_is_loop(const struct wg_peer *peer, const uint8_t *pkt, size_t len)
+{
+	const struct keypair *kp;
+	size_t at = udp_payload_at(pkt, len);
+
+	if (!at || len < at + WGMSG_DATA_HDR || get_le32(pkt + at) != WGMSG_DATA)
+		return false;
+	/* Of others' messages one in 2^32 carries the index by chance. */
+	kp = rcu_read(peer->current);
+	return kp && get_le32(pkt + at + 4) == kp->remote_index &&
+		get_le64(pkt + at + 8) <
+		atomic_load_explicit(&kp->tx_counter, memory_order_relaxed);
+}

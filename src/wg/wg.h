@@ -51,6 +51,7 @@ struct wg_endpoint {
 	X(INNER, "inner_malformed", "inner packet is not whole IPv4 or IPv6")                \
 	X(SOURCE, "wrong_source", "inner source address is not one of the peer's")           \
 	X(NO_ROUTE, "no_route", "no peer has the destination address")                       \
+	X(LOOP, "routing_loop", "our own message to a peer, routed back into its tunnel")    \
 	X(NO_ENDPOINT, "no_endpoint", "the peer's endpoint is not known yet")                \
 	X(STAGED_FULL, "staged_full", "oldest staged packet made room for a new one")        \
 	X(STAGED_PURGED, "staged_purged", "staged packets of a handshake that was given up") \
@@ -119,6 +120,10 @@ void wg_destroy(struct wg *wg);
 void wg_set_up(struct wg *wg, bool is_up, uint64_t now_ns);
 /* Largest inner packet; padding never goes beyond it. 0: unknown. */
 void wg_set_mtu(struct wg *wg, unsigned mtu);
+
+/* Routes or addresses changed: forget the local half of every endpoint, so that the
+ * kernel chooses our address anew. What peers send next teaches it again. */
+void wg_forget_sources(struct wg *wg);
 
 /* Run what is due; returns when to call again at the latest (UINT64_MAX: only
  * when woken). Call at least once a second while the device is up. wall_ns goes
@@ -206,6 +211,12 @@ void wg_worker_drop(struct wg_worker *w, enum wg_drop why, uint64_t n);
 /* The peer that owns an inner destination address (longest prefix over all
  * peers); NULL for none. family AF_INET (4 bytes at ip) or AF_INET6 (16). */
 struct wg_peer *wg_route(struct wg_worker *w, uint8_t family, const uint8_t *ip);
+
+/* Is this inner packet a data message of ours on its way to the same session of
+ * the same peer? Then its endpoint is routed into its own tunnel, and sending it
+ * would make it longer and send it again, for ever. The caller drops and counts it
+ * (WG_DROP_LOOP). pkt: at least a whole IP header. */
+bool wg_is_loop(const struct wg_peer *peer, const uint8_t *pkt, size_t len);
 
 /* One packet on its way through a worker. */
 struct wg_packet {
