@@ -4,11 +4,16 @@
 #include "base/rcu.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/if.h>
+#include <linux/if_tun.h>
 #include <netinet/in.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -113,6 +118,34 @@ static void test_wake(void **state)
 	ops->wake(e);
 	assert_int_equal(ops->wait(e, &batch, -1), 0);
 	test_time_out(state);
+}
+
+/* A wake-up may be taken while events are asked for only in passing, after a run of
+ * batches that came unasked; it must end the wait all the same. */
+static void test_wake_after_batches(void **state)
+{
+	struct sockaddr_in a, b;
+	int fa = udp_open(&a), fb = udp_open(&b);
+
+	assert_int_equal(ops->add(e, fb, IO_DGRAM, 1), 0);
+	for (int n_batches = 1; n_batches <= 20; n_batches++) {
+		uint64_t start;
+
+		for (int i = 0; i < n_batches; i++) {
+			assert_int_equal(
+				sendto(fa, "z", 1, 0, (struct sockaddr *)&b, sizeof(b)), 1);
+			wait_quick();
+			assert_int_equal(batch.n, 1);
+		}
+		ops->wake(e);
+		start = clock_now_ns();
+		wait_quick();
+		assert_int_equal(batch.n, 0);
+		assert_true(clock_now_ns() - start < QUICK_MS * NSEC_PER_MSEC / 2);
+	}
+	assert_int_equal(ops->drop(e, fb), 0);
+	close(fa);
+	close(fb);
 }
 
 static void test_datagrams(void **state)
@@ -352,6 +385,46 @@ static void test_bad_descriptors(void **state)
 	close(fd[1]);
 }
 
+/* The interface is deleted while it is a channel: that ends one wait at most, and
+ * the others of the worker last as long as before. Runs last, since it leaves us in
+ * an empty network namespace. */
+static void test_tun_gone(void **state)
+{
+	struct ifreq ifr = { .ifr_name = "gone0", .ifr_flags = IFF_TUN | IFF_NO_PI };
+	int fd, other[2];
+
+	if (unshare(CLONE_NEWNET)) {
+		print_message("skipped: needs CAP_SYS_ADMIN for a network namespace\n");
+		skip();
+	}
+	fd = open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC);
+	assert_true(fd >= 0);
+	assert_int_equal(ioctl(fd, TUNSETIFF, &ifr), 0);
+	frames_open(other);
+	assert_int_equal(ops->add(e, fd, IO_FRAME, 1), 0);
+	assert_int_equal(ops->add(e, other[0], IO_FRAME, 2), 0);
+	assert_int_equal(ops->wait(e, &batch, 0), 0);
+	assert_int_equal(system("ip link del gone0"), 0);
+	wait_quick();
+	assert_int_equal(batch.n, 0);
+	for (int i = 0; i < 3; i++) {
+		uint64_t start = clock_now_ns();
+
+		assert_int_equal(ops->wait(e, &batch, 50 * NSEC_PER_MSEC), 0);
+		assert_int_equal(batch.n, 0);
+		assert_true(clock_now_ns() - start >= 50 * NSEC_PER_MSEC);
+	}
+	assert_int_equal(ops->drop(e, fd), -ENOENT);
+	assert_int_equal(write(other[1], "abc", 3), 3);
+	wait_quick();
+	assert_int_equal(batch.n, 1);
+	assert_int_equal(batch.rx[0].tag, 2);
+	assert_int_equal(ops->drop(e, other[0]), 0);
+	close(fd);
+	close(other[0]);
+	close(other[1]);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -359,6 +432,7 @@ int main(void)
 		TEST(test_pick),
 		TEST(test_time_out),
 		TEST(test_wake),
+		TEST(test_wake_after_batches),
 		TEST(test_datagrams),
 		TEST(test_lengths),
 		TEST(test_frames),
@@ -367,6 +441,7 @@ int main(void)
 		TEST(test_fairness),
 		TEST(test_channel_limit),
 		TEST(test_bad_descriptors),
+		TEST(test_tun_gone),
 	};
 #undef TEST
 	int ret;
