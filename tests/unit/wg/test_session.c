@@ -304,6 +304,41 @@ static void test_no_overtaking(void **state)
 	assert_int_equal(wg_seal(l.worker, peer, pkt, 1, l.now_ns, &to), WG_SEALED);
 }
 
+/* A worker that stages one more for each that is sent; not for ever. */
+static void stage_while_sending(
+	void *ctx, const struct wg_endpoint *to, uint8_t *msg, size_t len, enum wg_msg_kind kind)
+{
+	struct wg_packet more = { .data = bytes[0] + WG_HEAD, .len = 60 };
+	struct wg_endpoint unused;
+
+	lone_send(ctx, to, msg, len, kind);
+	if (l.n_sent < 8 * STAGE_SENDS_MAX)
+		assert_int_equal(wg_seal(l.worker, peer, &more, 1, l.now_ns, &unused), WG_STAGED);
+}
+
+/* What is sent in one go ends; the rest is dropped, and the workers send again. */
+static void test_endless_staging(void **state)
+{
+	const struct wg_ops ops = { stage_while_sending, lone_wake, lone_limit };
+	const struct wg_ops *before = l.wg->ops;
+	struct keypair *kp = begin(true);
+	uint64_t drops[WG_DROP_N];
+	struct wg_endpoint to;
+
+	l.wg->ops = &ops;
+	make_ipv4(3, 60, 9);
+	stage_packets(peer, pkt, 3, l.wg->drops);
+	session_send_staged(peer);
+	assert_int_equal(l.n_sent, STAGE_SENDS_MAX);
+	assert_int_equal(atomic_load(&kp->tx_counter), STAGE_SENDS_MAX);
+	assert_int_equal(atomic_load(&peer->n_staged), 0);
+	wg_drops(l.wg, drops);
+	assert_int_equal(drops[WG_DROP_STAGED_FULL], 3);
+	l.wg->ops = before;
+	make_ipv4(1, 60, 9);
+	assert_int_equal(wg_seal(l.worker, peer, pkt, 1, l.now_ns, &to), WG_SEALED);
+}
+
 /* A late packet of the previous keypair does not ask for a new one. */
 static void test_late_packet_of_previous(void **state)
 {
@@ -347,6 +382,7 @@ int main(void)
 		TEST(test_mixed_batch),
 		TEST(test_forgery_changes_nothing),
 		TEST(test_no_overtaking),
+		TEST(test_endless_staging),
 		TEST(test_late_packet_of_previous),
 		TEST(test_handshake_index),
 	};
