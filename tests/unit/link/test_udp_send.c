@@ -249,6 +249,32 @@ static void lost_source_and_narrow(void **state)
 	}
 }
 
+/* The source goes after the path was found to take no trains. */
+static void narrow_then_lost_source(void **state)
+{
+	static const int errs[] = { -EINVAL, -EADDRNOTAVAIL, -ENETUNREACH, -EHOSTUNREACH };
+	struct wg_endpoint to = peer(1, true);
+
+	for (size_t k = 0; k < ARRAY_LEN(errs); k++) {
+		setup(NULL);
+		fake.train_err = -EMSGSIZE;
+		fake.mtu = 1280;
+		fill(0, &to, sizeof(data), SEG);
+		assert_int_equal(send_n(1), 0);
+		expect_singles(0, sizeof(data), true);
+		fake.source_err = errs[k];
+		for (int round = 0; round < 3; round++) {
+			fill(0, &to, sizeof(data), SEG);
+			assert_int_equal(send_n(1), 0);
+			assert_int_equal(fake.n_sent, N_SEGS);
+			expect_singles(0, sizeof(data), false);
+			/* the first datagram asked, once: then the path is remembered anew */
+			assert_int_equal(fake.refused, round ? 0 : 1);
+		}
+		assert_int_equal(paths.n_used, 1);
+	}
+}
+
 /* What cannot be helped is counted, datagram by datagram, and not retried for ever. */
 static void hopeless(void **state)
 {
@@ -362,6 +388,7 @@ int main(void)
 		TEST(short_segments),
 		TEST(lost_source),
 		TEST(lost_source_and_narrow),
+		TEST(narrow_then_lost_source),
 		TEST(hopeless),
 		TEST(many_paths),
 		TEST(real_narrow_path),
