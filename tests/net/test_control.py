@@ -2,6 +2,7 @@
 import contextlib
 import os
 import re
+import signal
 import socket
 import stat
 import subprocess
@@ -11,7 +12,7 @@ import time
 import pytest
 
 import lab as net
-from conftest import Pair, under_test
+from conftest import Pair, is_stand_in, under_test
 
 MIB = 1 << 20
 
@@ -488,6 +489,69 @@ def test_listen_port_in_use(lab):
     assert p.ga.configure("listen_port=43000") != 0
     p.works()
     assert p.ga.port() == p.ports[0]
+
+
+def test_up_while_the_port_is_taken(lab):
+    """No sockets, but the rest of the configuration goes on; another port opens them."""
+    p = Pair(lab)
+    p.works()
+    g, (one,) = p.ga, keys(1)
+    net.run(p.a, "ip", "link", "set", g.name, "down")
+    taken = lab.socket(p.a)
+
+    def take():
+        with contextlib.suppress(OSError):
+            taken.bind(("0.0.0.0", p.ports[0]))
+        return taken.getsockname()[1]
+
+    net.wait_until(take, 5, message="the gateway keeps its port while it is down")
+    net.run(p.a, "ip", "link", "set", g.name, "up")
+    net.wait_until(lambda: "cannot open UDP port" in g.log(), 5, message="no word of the taken port: " + g.log())
+    g.peer(one, "10.9.0.0/24", "192.0.2.7:777", keepalive=25)
+    assert one in [f[0] for f in g.show("peers")]
+    g.wg("set", g.name, "peer", one, "remove")
+    assert [f[0] for f in g.show("peers")] == [p.gb.public]
+    assert net.ping(p.a, p.inner4[1], 1, wait=1) == 0, "it sends through sockets that cannot be there"
+    # A taken port that is asked for is still an error.
+    other = lab.socket(p.a)
+    other.bind(("0.0.0.0", 43100))
+    assert g.configure("listen_port=43100") != 0
+    g.wg("set", g.name, "listen-port", "43101")
+    assert g.port() == 43101
+    p.works()
+    assert p.gb.endpoint(g.public) == f"{p.outer4[0]}:43101"
+
+
+def helper_of(g):
+    """The process that keeps the privileges of a gateway: its child."""
+    found = []
+    for name in os.listdir("/proc"):
+        with contextlib.suppress(OSError, ValueError), open(f"/proc/{int(name)}/stat", encoding="ascii") as f:
+            comm, rest = f.read().split("(", 1)[1].rsplit(")", 1)
+            if int(rest.split()[1]) == g.process.pid and comm == "penstock-priv":
+                found.append(int(name))
+    assert len(found) == 1, f"helpers: {found}"
+    return found[0]
+
+
+@pytest.mark.skipif(is_stand_in(), reason="the helper process is penstock's own")
+def test_helper_is_killed(lab):
+    """It is missed where a privilege is needed, and nowhere else."""
+    p = Pair(lab)
+    p.works()
+    g = p.ga
+    os.kill(helper_of(g), signal.SIGKILL)
+    net.wait_until(lambda: "helper process died" in g.log(), 5, message="nothing in the log: " + g.log())
+    assert net.ping(p.a, p.inner4[1], 10, 0.05) == 10
+    assert g.configure("listen_port=43102") == 0
+    assert g.port() == 43102
+    p.works()
+    assert p.gb.endpoint(g.public) == f"{p.outer4[0]}:43102"
+    assert g.configure("listen_port=53") != 0, "a port that needs a privilege"
+    assert g.port() == 43102
+    p.works()
+    assert g.log().count("helper process died") == 1
+    p.healthy()
 
 
 def test_listen_port_change_under_traffic(lab):
