@@ -101,7 +101,8 @@ static int exit_status(pid_t pid)
 	uint64_t deadline_ns = clock_now_ns() + 5 * NSEC_PER_SEC;
 	int status;
 
-	while (waitpid(pid, &status, WNOHANG) == 0) {
+	/* -1: not our child yet, the process between has not ended. */
+	while (waitpid(pid, &status, WNOHANG) != pid) {
 		if (clock_now_ns() > deadline_ns) {
 			kill(pid, SIGKILL);
 			waitpid(pid, &status, 0);
@@ -109,7 +110,8 @@ static int exit_status(pid_t pid)
 		}
 		usleep(1000);
 	}
-	assert_true(WIFEXITED(status));
+	if (!WIFEXITED(status))
+		fail_msg("process ended by signal %d", WTERMSIG(status));
 	return WEXITSTATUS(status);
 }
 
