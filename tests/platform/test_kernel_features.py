@@ -1,0 +1,122 @@
+"""What the gateway relies on in the kernel, each tried by doing it.
+
+A failure here says that a figure or a fallback will differ on this machine; the
+gateway itself tries the same at start and goes on without what is missing.
+"""
+import fcntl
+import os
+import socket
+import struct
+
+import pytest
+
+TUNSETIFF = 0x400454CA
+TUNSETOFFLOAD = 0x400454D0
+TUNGETDEVNETNS = 0x54E3
+IFF_TUN, IFF_NO_PI, IFF_VNET_HDR, IFF_MULTI_QUEUE = 0x1, 0x1000, 0x4000, 0x100
+TUN_F_CSUM, TUN_F_TSO4, TUN_F_TSO6, TUN_F_USO4, TUN_F_USO6 = 0x01, 0x02, 0x04, 0x20, 0x40
+UDP_SEGMENT, UDP_GRO = 103, 104
+SO_ATTACH_REUSEPORT_CBPF, SO_MEMINFO = 51, 55
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make a TUN")
+
+
+def open_tun(flags):
+    fd = os.open("/dev/net/tun", os.O_RDWR)
+    name = b"pspf%d"
+    fcntl.ioctl(fd, TUNSETIFF, struct.pack("16sH22x", name, IFF_TUN | IFF_NO_PI | flags))
+    return fd
+
+
+@needs_root
+def test_tun_with_offload_headers_and_several_queues():
+    os.close(open_tun(IFF_VNET_HDR | IFF_MULTI_QUEUE))
+
+
+@needs_root
+@pytest.mark.parametrize("offloads", [
+    pytest.param(TUN_F_CSUM, id="checksum"),
+    pytest.param(TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6, id="TSO"),
+    pytest.param(TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_USO4 | TUN_F_USO6, id="USO, Linux 6.2"),
+])
+def test_tun_offload(offloads):
+    fd = open_tun(IFF_VNET_HDR)
+    try:
+        fcntl.ioctl(fd, TUNSETOFFLOAD, offloads)
+    finally:
+        os.close(fd)
+
+
+@needs_root
+def test_tun_tells_its_network_namespace():
+    fd = open_tun(IFF_VNET_HDR)
+    try:
+        ns = fcntl.ioctl(fd, TUNGETDEVNETNS)
+        assert os.fstat(ns).st_ino == os.stat("/proc/self/ns/net").st_ino
+        os.close(ns)
+    finally:
+        os.close(fd)
+
+
+def udp_pair(family, address):
+    a, b = (socket.socket(family, socket.SOCK_DGRAM) for _ in range(2))
+    b.bind((address, 0))
+    b.settimeout(2)
+    a.connect(b.getsockname())
+    return a, b
+
+
+@pytest.mark.parametrize("family, address", [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")],
+                         ids=["IPv4", "IPv6"])
+def test_a_train_of_64_goes_out_and_comes_in_whole(family, address):
+    a, b = udp_pair(family, address)
+    with a, b:
+        b.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
+        control = [(socket.IPPROTO_UDP, UDP_SEGMENT, struct.pack("H", 100))]
+        assert a.sendmsg([bytes(64 * 100)], control) == 6400
+        data, ancillary, _, _ = b.recvmsg(65536, 64)
+        assert len(data) == 6400
+        sizes = [struct.unpack("i", v)[0] for l, t, v in ancillary if (l, t) == (socket.IPPROTO_UDP, UDP_GRO)]
+        assert sizes == [100]
+
+
+def test_longest_train_over_ipv4():
+    a, b = udp_pair(socket.AF_INET, "127.0.0.1")
+    with a, b:
+        control = [(socket.IPPROTO_UDP, UDP_SEGMENT, struct.pack("H", 1452))]
+        assert a.sendmsg([bytes(45 * 1452)], control) == 45 * 1452
+        with pytest.raises(OSError):
+            a.sendmsg([bytes(65508)], control)
+
+
+def test_classic_bpf_sorts_datagrams_by_their_first_byte():
+    """Types 1 to 3 to the second socket of a group, all else to the first."""
+    # ldb [0]; jeq 4 -> ret 0; else ret 1
+    program = [(0x30, 0, 0, 0), (0x15, 0, 1, 4), (0x06, 0, 0, 0), (0x06, 0, 0, 1)]
+    code = b"".join(struct.pack("HBBI", *i) for i in program)
+    import ctypes
+    buffer = ctypes.create_string_buffer(code)
+    group = []
+    for _ in range(2):
+        s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        s.bind(("127.0.0.1", group[0].getsockname()[1] if group else 0))
+        s.settimeout(2)
+        group.append(s)
+    group[0].setsockopt(socket.SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF,
+                        struct.pack("HxxxxxxP", len(program), ctypes.addressof(buffer)))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        for kind in (4, 1, 2, 3):
+            s.sendto(bytes([kind, 0, 0, 0]), group[0].getsockname())
+            assert group[kind != 4].recv(100)[0] == kind
+    for s in group:
+        s.close()
+
+
+def test_socket_tells_how_full_it_is():
+    a, b = udp_pair(socket.AF_INET, "127.0.0.1")
+    with a, b:
+        before = struct.unpack("9I", b.getsockopt(socket.SOL_SOCKET, SO_MEMINFO, 36))[0]
+        a.send(bytes(1000))
+        after = struct.unpack("9I", b.getsockopt(socket.SOL_SOCKET, SO_MEMINFO, 36))[0]
+        assert before == 0 and after >= 1000
