@@ -23,7 +23,7 @@ enum {
 	TRAIN_BYTES = 65507, /* largest UDP payload over IPv4 */
 	OUT_LEN = 256 * 1024, /* room for the messages of unsent trains */
 	SEND_BYTES = 48 * 1024, /* send as soon as this much is sealed */
-	MERGE_BYTES = 48 * 1024, /* write to the TUN as soon as this much is merged */
+	MERGE_BYTES = 256 * 1024, /* write to the TUN at the latest when this much is merged */
 	ECN_MASK = 3,
 	ECN_CE = 3,
 };
