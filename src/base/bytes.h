@@ -8,6 +8,31 @@
 #include <stdint.h>
 #include <string.h>
 
+/* The machine's own order: for comparing bytes, and for checksums. */
+static inline uint16_t get_ne16(const void *p)
+{
+	uint16_t v;
+
+	memcpy(&v, p, sizeof(v));
+	return v;
+}
+
+static inline uint32_t get_ne32(const void *p)
+{
+	uint32_t v;
+
+	memcpy(&v, p, sizeof(v));
+	return v;
+}
+
+static inline uint64_t get_ne64(const void *p)
+{
+	uint64_t v;
+
+	memcpy(&v, p, sizeof(v));
+	return v;
+}
+
 static inline uint16_t get_be16(const void *p)
 {
 	uint16_t v;

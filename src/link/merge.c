@@ -92,30 +92,6 @@ struct cand {
 	uint32_t payload; /* bytes */
 };
 
-static uint16_t load16(const void *p)
-{
-	uint16_t v;
-
-	memcpy(&v, p, sizeof(v));
-	return v;
-}
-
-static uint32_t load32(const void *p)
-{
-	uint32_t v;
-
-	memcpy(&v, p, sizeof(v));
-	return v;
-}
-
-static uint64_t load64(const void *p)
-{
-	uint64_t v;
-
-	memcpy(&v, p, sizeof(v));
-	return v;
-}
-
 int merge_create(struct merge **out)
 {
 	*out = calloc(1, sizeof(**out));
@@ -143,27 +119,28 @@ static bool is_same_flow(const struct frame *f, const struct cand *c)
 
 	if (f->family != c->in.family || f->l4 != c->in.l4)
 		return false;
-	if (load32(f->pkt + f->ip_len) != load32(c->l4))
+	if (get_ne32(f->pkt + f->ip_len) != get_ne32(c->l4))
 		return false;
 	if (f->family == AF_INET)
-		return load64(f->pkt + 12) == load64(c->in.src);
+		return get_ne64(f->pkt + 12) == get_ne64(c->in.src);
 	addrs = f->pkt + 8;
-	return !((load64(addrs) ^ load64(c->in.src)) | (load64(addrs + 8) ^ load64(c->in.src + 8)) |
-		(load64(addrs + 16) ^ load64(c->in.src + 16)) |
-		(load64(addrs + 24) ^ load64(c->in.src + 24)));
+	return !((get_ne64(addrs) ^ get_ne64(c->in.src)) |
+		(get_ne64(addrs + 8) ^ get_ne64(c->in.src + 8)) |
+		(get_ne64(addrs + 16) ^ get_ne64(c->in.src + 16)) |
+		(get_ne64(addrs + 24) ^ get_ne64(c->in.src + 24)));
 }
 
 /* Not keyed: who makes flows collide only keeps his own packets apart. */
 static uint32_t flow_tag(const struct cand *c)
 {
 	const uint64_t odd = 0x9e3779b97f4a7c15; /* 2^64 divided by the golden ratio */
-	uint64_t h = load32(c->l4) ^ (uint64_t)c->in.l4 << 32;
+	uint64_t h = get_ne32(c->l4) ^ (uint64_t)c->in.l4 << 32;
 
-	h = (h * odd) ^ load64(c->in.src);
+	h = (h * odd) ^ get_ne64(c->in.src);
 	if (c->in.family == AF_INET6) {
-		h = (h * odd ^ h >> 29) ^ load64(c->in.src + 8);
-		h = (h * odd ^ h >> 29) ^ load64(c->in.src + 16);
-		h = (h * odd ^ h >> 29) ^ load64(c->in.src + 24);
+		h = (h * odd ^ h >> 29) ^ get_ne64(c->in.src + 8);
+		h = (h * odd ^ h >> 29) ^ get_ne64(c->in.src + 16);
+		h = (h * odd ^ h >> 29) ^ get_ne64(c->in.src + 24);
 	}
 	h = (h ^ h >> 32) * odd;
 	return (uint32_t)(h >> 32) | 1;
@@ -255,9 +232,9 @@ static bool are_checksums_good(const struct cand *c)
 	uint64_t sum;
 
 	if (is_v4) {
-		sum = load64(c->pkt) & 0xffffffff;
+		sum = get_ne64(c->pkt) & 0xffffffff;
 		for (unsigned i = 4; i < IPV4_HDR; i += 4)
-			sum += load32(c->pkt + i);
+			sum += get_ne32(c->pkt + i);
 		if (csum_fold(sum) != 0xffff)
 			return false;
 	}
@@ -275,7 +252,7 @@ static bool can_coalesce(const struct merge *m, const struct cand *c)
 	if (c->in.l4 == INNER_TCP) {
 		if (!m->has_tso || !is_plain_tcp(c->l4))
 			return false;
-	} else if (!m->has_uso || !load16(c->l4 + 6)) {
+	} else if (!m->has_uso || !get_ne16(c->l4 + 6)) {
 		return false;
 	}
 	return are_checksums_good(c);
@@ -289,7 +266,7 @@ static bool is_same_ipv4(const struct frame *f, const struct cand *c)
 	bool has_df = c->pkt[6] & 0x40;
 
 	/* TOS; fragment flags, TTL, protocol */
-	if (f->pkt[1] != c->pkt[1] || load32(f->pkt + 6) != load32(c->pkt + 6))
+	if (f->pkt[1] != c->pkt[1] || get_ne32(f->pkt + 6) != get_ne32(c->pkt + 6))
 		return false;
 	if (id == (uint16_t)(f->last_id + 1))
 		return f->id_step != ID_SAME;
@@ -299,7 +276,7 @@ static bool is_same_ipv4(const struct frame *f, const struct cand *c)
 static bool is_same_ipv6(const struct frame *f, const struct cand *c)
 {
 	/* version, traffic class, flow label; hop limit */
-	return load32(f->pkt) == load32(c->pkt) && f->pkt[7] == c->pkt[7];
+	return get_ne32(f->pkt) == get_ne32(c->pkt) && f->pkt[7] == c->pkt[7];
 }
 
 static bool is_next_tcp(const struct frame *f, const struct cand *c)
@@ -308,8 +285,9 @@ static bool is_next_tcp(const struct frame *f, const struct cand *c)
 	const uint32_t push = htobe32(TCP_PSH << 16);
 
 	/* sequence; acknowledgement; header length, flags, window; urgent pointer; options */
-	return get_be32(b + 4) == f->next_seq && load32(a + 8) == load32(b + 8) &&
-		!((load32(a + 12) ^ load32(b + 12)) & ~push) && load16(a + 18) == load16(b + 18) &&
+	return get_be32(b + 4) == f->next_seq && get_ne32(a + 8) == get_ne32(b + 8) &&
+		!((get_ne32(a + 12) ^ get_ne32(b + 12)) & ~push) &&
+		get_ne16(a + 18) == get_ne16(b + 18) &&
 		!memcmp(a + 20, b + 20, (size_t)f->hdr_len - f->ip_len - 20);
 }
 

@@ -28,22 +28,6 @@ enum {
 	UDP_CSUM = 6,
 };
 
-static uint16_t load16(const void *p)
-{
-	uint16_t v;
-
-	memcpy(&v, p, sizeof(v));
-	return v;
-}
-
-static uint32_t load32(const void *p)
-{
-	uint32_t v;
-
-	memcpy(&v, p, sizeof(v));
-	return v;
-}
-
 /* Zero means "no checksum" in UDP; 0xffff is the same number (RFC 768). TCP does
  * not mind. */
 static void store_csum(uint8_t *field, uint64_t sum)
@@ -86,17 +70,17 @@ static void sum_common(struct split *s)
 
 	if (s->in.family == AF_INET) {
 		s->ip_id = get_be16(s->pkt + 4);
-		s->ip_sum = csum_add(0, s->pkt, s->in.ip_len) + (uint16_t)~load16(s->pkt + 2) +
-			(uint16_t)~load16(s->pkt + 4) + (uint16_t)~load16(s->pkt + 10);
+		s->ip_sum = csum_add(0, s->pkt, s->in.ip_len) + (uint16_t)~get_ne16(s->pkt + 2) +
+			(uint16_t)~get_ne16(s->pkt + 4) + (uint16_t)~get_ne16(s->pkt + 10);
 	}
 	/* The checksum field is part of what is added: the pseudo header. */
 	s->l4_sum = csum_add(0, l4, s->hdr_len - s->csum_start) + not_l4_len;
 	if (s->is_tcp) {
 		s->seq = get_be32(l4 + 4);
-		s->l4_sum += (uint32_t)~load32(l4 + 4);
-		s->l4_sum += (uint16_t)~load16(l4 + 12);
+		s->l4_sum += (uint32_t)~get_ne32(l4 + 4);
+		s->l4_sum += (uint16_t)~get_ne16(l4 + 12);
 	} else {
-		s->l4_sum += (uint16_t)~load16(l4 + 4);
+		s->l4_sum += (uint16_t)~get_ne16(l4 + 4);
 	}
 }
 
@@ -216,7 +200,7 @@ size_t split_segment(const struct split *s, uint32_t i, uint8_t *out)
 		if (i)
 			l4[TCP_FLAGS] &= (uint8_t)~TCP_CWR;
 		sum += seq;
-		sum += load16(l4 + 12);
+		sum += get_ne16(l4 + 12);
 	} else {
 		memcpy(l4 + 4, &l4_len, 2);
 		sum += l4_len;
