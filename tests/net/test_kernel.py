@@ -275,7 +275,8 @@ def test_slow_handshake(lab):
     gb.peer(ga.public, "10.15.0.1/32")
     ga.peer(gb.public, "10.15.0.2/32", "192.168.10.1:7000")
     try:
-        assert net.ping(a, "10.15.0.2", 2, 0.2, wait=6) == 2
+        # ping goes on asking until two answers are there: more may come with them.
+        assert net.ping(a, "10.15.0.2", 2, 0.2, wait=6) >= 2
         assert gb.endpoint(ga.public).startswith("192.168.11.1:")
     finally:
         relay.stop()
