@@ -108,7 +108,7 @@ void cookie_make_reply(struct cookie_checker *c, const uint8_t *msg, size_t len,
 void cookie_jar_init(struct cookie_jar *j, const uint8_t peer_public_key[32])
 {
 	memset(j, 0, sizeof(*j));
-	keys_init(&j->keys, peer_public_key);
+	j->public_key = peer_public_key;
 }
 
 void cookie_jar_wipe(struct cookie_jar *j)
@@ -119,8 +119,10 @@ void cookie_jar_wipe(struct cookie_jar *j)
 void cookie_add_macs(struct cookie_jar *j, uint8_t *msg, size_t len, uint64_t now_ns)
 {
 	uint8_t *macs = msg + macs_at(len);
+	struct cookie_keys keys;
 
-	compute_mac1(macs, &j->keys, msg, len);
+	keys_init(&keys, j->public_key);
+	compute_mac1(macs, &keys, msg, len);
 	memcpy(j->last_mac1, macs, COOKIE_LEN);
 	j->has_sent_mac1 = true;
 
@@ -137,12 +139,14 @@ void cookie_add_macs(struct cookie_jar *j, uint8_t *msg, size_t len, uint64_t no
 bool cookie_take_reply(struct cookie_jar *j, const struct wgmsg_cookie *msg, uint64_t now_ns)
 {
 	uint8_t cookie[COOKIE_LEN];
+	struct cookie_keys keys;
 	bool ok;
 
 	if (!j->has_sent_mac1)
 		return false;
+	keys_init(&keys, j->public_key);
 	ok = xaead_open(cookie, msg->cookie, sizeof(msg->cookie), j->last_mac1, COOKIE_LEN,
-		msg->nonce, j->keys.cookie);
+		msg->nonce, keys.cookie);
 	if (ok) {
 		memcpy(j->cookie, cookie, COOKIE_LEN);
 		j->cookie_born_ns = now_ns;

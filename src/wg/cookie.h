@@ -34,7 +34,7 @@ struct cookie_checker {
 
 /* The sending side: one per peer. */
 struct cookie_jar {
-	struct cookie_keys keys;
+	const uint8_t *public_key; /* the peer's, 32 bytes; outlives the jar */
 	uint8_t cookie[COOKIE_LEN];
 	uint64_t cookie_born_ns;
 	bool has_cookie;
@@ -62,7 +62,8 @@ enum cookie_mac cookie_check(struct cookie_checker *c, const uint8_t *msg, size_
 void cookie_make_reply(struct cookie_checker *c, const uint8_t *msg, size_t len,
 	const uint8_t remote[COOKIE_REMOTE], uint64_t now_ns, struct wgmsg_cookie *out);
 
-/* For messages to the peer with this public key. */
+/* For messages to the peer with this public key, which must outlive the jar: its keys
+ * are two hashes, made anew for each message rather than kept for each peer. */
 void cookie_jar_init(struct cookie_jar *j, const uint8_t peer_public_key[32]);
 void cookie_jar_wipe(struct cookie_jar *j);
 

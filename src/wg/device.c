@@ -302,7 +302,7 @@ static void set_private_key(struct wg *wg, const uint8_t key[WG_KEY_LEN])
 	if (self)
 		peer_remove(self);
 	for (struct wg_peer *p = wg->first; p; p = p->next) {
-		noise_peer_set_identity(&p->noise, &wg->identity);
+		noise_peer_forget_identity(&p->noise);
 		handshake_clear(p);
 		session_stop_sending(p);
 		atomic_store(&p->initiation_ns, 0);

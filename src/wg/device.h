@@ -125,7 +125,9 @@ struct wg_peer {
 	struct keypair *following; /* "next" of the paper: not yet confirmed */
 	struct keypair *previous;
 	struct noise_peer noise;
-	struct noise_handshake handshake; /* that we began; we answer on the spot */
+	/* That we began, NULL for none: on the heap, since few peers have one at a time.
+	 * Those that we answer live on the stack. */
+	struct noise_handshake *handshake;
 	uint32_t handshake_index; /* ours, in the index table */
 	bool has_handshake_index;
 	struct cookie_jar jar;

@@ -1,13 +1,17 @@
 /* The messages of types 1 to 3: what we send and what we take. All under the
  * device's lock, from the handshake thread. */
 #include "wg/device.h"
+#include <stdlib.h>
 
 void handshake_clear(struct wg_peer *p)
 {
 	if (p->has_handshake_index)
 		index_release(&p->wg->index, p->handshake_index);
 	p->has_handshake_index = false;
-	noise_handshake_clear(&p->handshake);
+	if (p->handshake)
+		noise_handshake_clear(p->handshake);
+	free(p->handshake);
+	p->handshake = NULL;
 }
 
 /* A fresh index of ours for a handshake; they go to the workers in turn. */
@@ -52,16 +56,17 @@ void handshake_initiate(struct wg_peer *p, bool is_retry)
 			timers_handshake_initiated(p, last);
 		return;
 	}
-	if (!atomic_load(&wg->is_up) || atomic_load(&p->is_dead) || !p->noise.is_usable ||
-		!atomic_load(&p->endpoint.is_set))
+	if (!atomic_load(&wg->is_up) || atomic_load(&p->is_dead) ||
+		!atomic_load(&p->endpoint.is_set) ||
+		!noise_peer_is_usable(&p->noise, &wg->identity))
 		return;
 	handshake_clear(p);
-	p->has_handshake_index = take_index(p, &p->handshake_index);
-	if (!p->has_handshake_index)
-		return;
+	p->handshake = calloc(1, sizeof(*p->handshake));
+	p->has_handshake_index = p->handshake && take_index(p, &p->handshake_index);
 	tai64n_encode(stamp, wg->wall_ns);
-	if (!noise_create_initiation(
-		    &p->handshake, &wg->identity, &p->noise, p->handshake_index, stamp, &msg)) {
+	if (!p->has_handshake_index ||
+		!noise_create_initiation(
+			p->handshake, &wg->identity, &p->noise, p->handshake_index, stamp, &msg)) {
 		handshake_clear(p);
 		return;
 	}
@@ -111,7 +116,7 @@ static enum wg_drop take_initiation(
 		why = WG_DROP_UNKNOWN_PEER;
 		goto wipe;
 	}
-	if (!noise_open_timestamp(&t, &p->noise, &msg, stamp)) {
+	if (!noise_open_timestamp(&t, &wg->identity, &p->noise, &msg, stamp)) {
 		why = WG_DROP_HANDSHAKE;
 		goto wipe;
 	}
@@ -153,20 +158,21 @@ static enum wg_drop take_response(
 {
 	struct wgmsg_response msg;
 	struct wg_peer *p;
+	bool has_failed;
 
 	memcpy(&msg, bytes, sizeof(msg));
 	p = peer_of_index(wg, le32toh(msg.receiver));
 	if (!p)
 		return WG_DROP_NO_SESSION;
-	if (!noise_consume_response(&p->handshake, &wg->identity, &p->noise, &msg))
+	if (!p->handshake || !noise_consume_response(p->handshake, &wg->identity, &p->noise, &msg))
 		return WG_DROP_HANDSHAKE;
 	heard(p, from, sizeof(msg));
-	if (session_begin(p, &p->handshake) != 0) {
-		handshake_clear(p);
+	/* The index is the keypair's now, unless there was no memory for one. */
+	has_failed = session_begin(p, p->handshake) != 0;
+	p->has_handshake_index = has_failed;
+	handshake_clear(p);
+	if (has_failed)
 		return WG_DROP_HANDSHAKE;
-	}
-	/* It is the keypair's now. */
-	p->has_handshake_index = false;
 	timers_handshake_complete(p);
 	/* Confirms the session to the responder: with what is staged, or empty. */
 	session_send_keepalive(p);

@@ -5,7 +5,7 @@
  * mix_key() takes a shared secret into C and gives the key of the next
  * encrypted field. What is the same in all handshakes is computed ahead: the
  * values after the protocol's name (below), H after the responder's static key
- * (in noise_identity and noise_peer), and the DH of the two static keys.
+ * (in noise_identity), and the DH of the two static keys.
  *
  * Whatever is taken from a message is computed on copies; the handshake changes
  * only when all of the message has proved authentic. */
@@ -124,21 +124,27 @@ void noise_identity_set(struct noise_identity *id, const uint8_t secret[NOISE_KE
 	crypto_wipe(copy, sizeof(copy));
 }
 
-void noise_peer_init(struct noise_peer *p, const struct noise_identity *id,
-	const uint8_t public_key[NOISE_KEY], const uint8_t psk[NOISE_KEY])
+void noise_peer_init(
+	struct noise_peer *p, const uint8_t public_key[NOISE_KEY], const uint8_t psk[NOISE_KEY])
 {
 	memset(p, 0, sizeof(*p));
 	memcpy(p->public_key, public_key, NOISE_KEY);
-	start_hash(p->hash, public_key);
 	noise_peer_set_psk(p, psk);
-	noise_peer_set_identity(p, id);
 }
 
-void noise_peer_set_identity(struct noise_peer *p, const struct noise_identity *id)
+void noise_peer_forget_identity(struct noise_peer *p)
 {
-	p->is_usable = id->has_key && x25519(p->static_static, id->secret, p->public_key);
-	if (!p->is_usable)
-		crypto_wipe(p->static_static, sizeof(p->static_static));
+	crypto_wipe(p->static_static, sizeof(p->static_static));
+	p->is_known = p->is_usable = false;
+}
+
+bool noise_peer_is_usable(struct noise_peer *p, const struct noise_identity *id)
+{
+	if (!p->is_known) {
+		p->is_usable = id->has_key && x25519(p->static_static, id->secret, p->public_key);
+		p->is_known = true;
+	}
+	return p->is_usable;
 }
 
 void noise_peer_set_psk(struct noise_peer *p, const uint8_t psk[NOISE_KEY])
@@ -157,7 +163,7 @@ void noise_handshake_clear(struct noise_handshake *hs)
 }
 
 bool noise_create_initiation(struct noise_handshake *hs, const struct noise_identity *id,
-	const struct noise_peer *p, uint32_t local_index, const uint8_t timestamp[TAI64N_LEN],
+	struct noise_peer *p, uint32_t local_index, const uint8_t timestamp[TAI64N_LEN],
 	struct wgmsg_initiation *out)
 {
 	uint8_t key[NOISE_KEY];
@@ -165,12 +171,12 @@ bool noise_create_initiation(struct noise_handshake *hs, const struct noise_iden
 
 	noise_handshake_clear(hs);
 	memset(out, 0, sizeof(*out));
-	if (!id->has_key || !p->is_usable)
+	if (!noise_peer_is_usable(p, id))
 		return false;
 
 	out->type = htole32(WGMSG_INITIATION);
 	out->sender = htole32(local_index);
-	memcpy(hs->hash, p->hash, NOISE_HASH);
+	start_hash(hs->hash, p->public_key);
 	memcpy(hs->chain, chain_start, NOISE_HASH);
 
 	make_ephemeral(hs->ephemeral, out->ephemeral);
@@ -211,13 +217,13 @@ bool noise_open_initiation(struct noise_transcript *t, const struct noise_identi
 	return ok;
 }
 
-bool noise_open_timestamp(struct noise_transcript *t, const struct noise_peer *p,
-	const struct wgmsg_initiation *msg, uint8_t timestamp[TAI64N_LEN])
+bool noise_open_timestamp(struct noise_transcript *t, const struct noise_identity *id,
+	struct noise_peer *p, const struct wgmsg_initiation *msg, uint8_t timestamp[TAI64N_LEN])
 {
 	uint8_t key[NOISE_KEY];
 	bool ok;
 
-	if (!p->is_usable)
+	if (!noise_peer_is_usable(p, id))
 		return false;
 	mix_key(t->chain, key, p->static_static, NOISE_KEY);
 	ok = open_field(t->hash, key, timestamp, msg->timestamp, sizeof(msg->timestamp));

@@ -29,10 +29,9 @@ struct noise_identity {
 /* What handshakes with one peer have in common. */
 struct noise_peer {
 	uint8_t public_key[NOISE_KEY];
-	uint8_t hash[NOISE_HASH]; /* transcript of a handshake towards it, before its first message
-				   */
-	uint8_t static_static[NOISE_KEY]; /* DH of both static keys, computed once */
+	uint8_t static_static[NOISE_KEY]; /* DH of both static keys, computed when first needed */
 	uint8_t psk[NOISE_KEY]; /* all zero: none */
+	bool is_known; /* the two around are computed, for the identity we have */
 	bool is_usable; /* false: no identity, or a low-order key; no message is ever made or taken
 			 */
 	bool has_initiation; /* the two below are valid */
@@ -75,14 +74,16 @@ struct noise_transcript {
 };
 
 /* Set (or, with NULL or all zero, remove) our key. Peers must be told by
- * noise_peer_set_identity, handshakes under way be cleared. */
+ * noise_peer_forget_identity, handshakes under way be cleared. */
 void noise_identity_set(struct noise_identity *id, const uint8_t secret[NOISE_KEY]);
 
-/* psk NULL: none. */
-void noise_peer_init(struct noise_peer *p, const struct noise_identity *id,
-	const uint8_t public_key[NOISE_KEY], const uint8_t psk[NOISE_KEY]);
-/* Our key changed: compute static_static (one X25519) and is_usable anew. */
-void noise_peer_set_identity(struct noise_peer *p, const struct noise_identity *id);
+/* psk NULL: none. No X25519: 100,000 peers are configured at once. */
+void noise_peer_init(
+	struct noise_peer *p, const uint8_t public_key[NOISE_KEY], const uint8_t psk[NOISE_KEY]);
+/* Our key changed: what was computed with the old one is wiped. */
+void noise_peer_forget_identity(struct noise_peer *p);
+/* Can there be a handshake with it? One X25519 at the first call for an identity. */
+MUST_CHECK bool noise_peer_is_usable(struct noise_peer *p, const struct noise_identity *id);
 void noise_peer_set_psk(struct noise_peer *p, const uint8_t psk[NOISE_KEY]);
 void noise_peer_wipe(struct noise_peer *p);
 
@@ -93,19 +94,19 @@ void noise_handshake_clear(struct noise_handshake *hs);
  * handshake in hs is forgotten. 2 X25519. false when the peer is not usable:
  * then hs is idle and *out zero. */
 MUST_CHECK bool noise_create_initiation(struct noise_handshake *hs, const struct noise_identity *id,
-	const struct noise_peer *p, uint32_t local_index, const uint8_t timestamp[TAI64N_LEN],
+	struct noise_peer *p, uint32_t local_index, const uint8_t timestamp[TAI64N_LEN],
 	struct wgmsg_initiation *out);
 
 /* Taking an initiation, three steps; the MACs have been checked already.
  *  1. noise_open_initiation: who claims to send it? Needs the identity only. 1 X25519.
  *  2. noise_open_timestamp: with the peer found by that key, proves that it holds
- *     the static key. No X25519. Then noise_judge_timestamp: replay, flood?
+ *     the static key. No X25519 but the peer's first. Then noise_judge_timestamp: replay, flood?
  *  3. noise_commit_initiation: it becomes the peer's handshake.
  * Wherever it ends, noise_transcript_wipe. */
 MUST_CHECK bool noise_open_initiation(struct noise_transcript *t, const struct noise_identity *id,
 	const struct wgmsg_initiation *msg, uint8_t peer_key[NOISE_KEY]);
-MUST_CHECK bool noise_open_timestamp(struct noise_transcript *t, const struct noise_peer *p,
-	const struct wgmsg_initiation *msg, uint8_t timestamp[TAI64N_LEN]);
+MUST_CHECK bool noise_open_timestamp(struct noise_transcript *t, const struct noise_identity *id,
+	struct noise_peer *p, const struct wgmsg_initiation *msg, uint8_t timestamp[TAI64N_LEN]);
 
 enum noise_verdict {
 	NOISE_FRESH,

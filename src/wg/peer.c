@@ -110,8 +110,8 @@ void peer_add(struct wg *wg, struct wg_peer *p, const uint8_t key[WG_KEY_LEN])
 {
 	struct wg_peer **b = bucket_of(wg, key);
 
-	noise_peer_init(&p->noise, &wg->identity, key, NULL);
-	cookie_jar_init(&p->jar, key);
+	noise_peer_init(&p->noise, key, NULL);
+	cookie_jar_init(&p->jar, p->noise.public_key);
 	p->hash_next = *b;
 	*b = p;
 	p->prev = wg->last;
@@ -147,7 +147,6 @@ static void peer_free(struct rcu_node *n)
 		timers_serve_kicked(p->wg);
 	count_drop(p->wg->drops, WG_DROP_STAGED_PURGED, stage_purge(p));
 	pthread_mutex_unlock(&p->wg->lock);
-	noise_handshake_clear(&p->handshake);
 	noise_peer_wipe(&p->noise);
 	cookie_jar_wipe(&p->jar);
 	crypto_wipe(p, sizeof(*p));

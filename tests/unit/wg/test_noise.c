@@ -56,10 +56,10 @@ static void pair_make(struct pair *p, bool has_psk)
 		crypto_random(p->psk, sizeof(p->psk));
 	identity_random(&p->a.id);
 	identity_random(&p->b.id);
-	noise_peer_init(&p->a.peer, &p->a.id, p->b.id.public_key, has_psk ? p->psk : NULL);
-	noise_peer_init(&p->b.peer, &p->b.id, p->a.id.public_key, has_psk ? p->psk : NULL);
-	assert_true(p->a.peer.is_usable);
-	assert_true(p->b.peer.is_usable);
+	noise_peer_init(&p->a.peer, p->b.id.public_key, has_psk ? p->psk : NULL);
+	noise_peer_init(&p->b.peer, p->a.id.public_key, has_psk ? p->psk : NULL);
+	assert_true(noise_peer_is_usable(&p->a.peer, &p->a.id));
+	assert_true(noise_peer_is_usable(&p->b.peer, &p->b.id));
 }
 
 /* The three steps of taking an initiation; true when it was committed. */
@@ -71,7 +71,7 @@ static bool take(struct end *e, const struct wgmsg_initiation *msg, uint64_t now
 
 	ok = noise_open_initiation(&t, &e->id, msg, key) &&
 		!memcmp(key, e->peer.public_key, NOISE_KEY) &&
-		noise_open_timestamp(&t, &e->peer, msg, ts) &&
+		noise_open_timestamp(&t, &e->id, &e->peer, msg, ts) &&
 		noise_judge_timestamp(&e->peer, ts, now_ns) == NOISE_FRESH;
 	if (ok)
 		noise_commit_initiation(&e->hs, &e->peer, &t, ts, now_ns);
@@ -326,17 +326,17 @@ static void test_wrong_key(void **state)
 	/* names a's key but does not hold a's secret */
 	q.a.id = p.a.id;
 	crypto_random(q.a.id.secret, NOISE_KEY);
-	noise_peer_init(&q.a.peer, &q.a.id, p.b.id.public_key, NULL);
+	noise_peer_init(&q.a.peer, p.b.id.public_key, NULL);
 	stamp(ts, 101);
 	assert_true(noise_create_initiation(&q.a.hs, &q.a.id, &q.a.peer, 1, ts, &init));
 	assert_true(noise_open_initiation(&t, &p.b.id, &init, key));
 	assert_memory_equal(key, p.a.id.public_key, NOISE_KEY);
-	assert_false(noise_open_timestamp(&t, &p.b.peer, &init, ts));
+	assert_false(noise_open_timestamp(&t, &p.b.id, &p.b.peer, &init, ts));
 
 	/* answered by somebody else */
 	respond(&p, 102, &resp);
 	identity_random(&p.b.id);
-	noise_peer_init(&p.b.peer, &p.b.id, p.a.id.public_key, NULL);
+	noise_peer_init(&p.b.peer, p.a.id.public_key, NULL);
 	initiate(&p, 103, &init);
 	assert_false(noise_consume_response(&p.a.hs, &p.a.id, &p.a.peer, &resp)); /* an old one */
 	assert_false(take(&p.b, &init, 0));
@@ -349,8 +349,8 @@ static void test_identity_changes(void **state)
 
 	pair_make(&p, false);
 	identity_random(&p.a.id);
-	noise_peer_set_identity(&p.a.peer, &p.a.id);
-	noise_peer_init(&p.b.peer, &p.b.id, p.a.id.public_key, NULL);
+	noise_peer_forget_identity(&p.a.peer);
+	noise_peer_init(&p.b.peer, p.a.id.public_key, NULL);
 	respond(&p, 100, &resp);
 	assert_true(noise_consume_response(&p.a.hs, &p.a.id, &p.a.peer, &resp));
 	begin(&p);
@@ -369,8 +369,8 @@ static void test_low_order(void **state)
 		struct noise_peer bad;
 
 		pair_make(&p, false);
-		noise_peer_init(&bad, &p.a.id, low_order[i], NULL);
-		assert_false(bad.is_usable);
+		noise_peer_init(&bad, low_order[i], NULL);
+		assert_false(noise_peer_is_usable(&bad, &p.a.id));
 		memset(&init, 0xff, sizeof(init));
 		assert_false(noise_create_initiation(&p.a.hs, &p.a.id, &bad, 1, ts, &init));
 		assert_memory_equal(&init, zero, sizeof(init));
@@ -399,8 +399,8 @@ static void test_no_identity(void **state)
 	assert_false(p.b.id.has_key);
 	assert_memory_equal(&p.b.id, zero, sizeof(p.b.id));
 	assert_false(noise_open_initiation(&t, &p.b.id, &init, key));
-	noise_peer_set_identity(&p.b.peer, &p.b.id);
-	assert_false(p.b.peer.is_usable);
+	noise_peer_forget_identity(&p.b.peer);
+	assert_false(noise_peer_is_usable(&p.b.peer, &p.b.id));
 	assert_memory_equal(p.b.peer.static_static, zero, NOISE_KEY);
 	stamp(ts, 100);
 	assert_false(noise_create_initiation(&p.b.hs, &p.b.id, &p.b.peer, 1, ts, &init));
