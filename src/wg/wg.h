@@ -254,4 +254,63 @@ void wg_worker_refresh(struct wg_worker *w);
 void wg_open(struct wg_worker *w, struct wg_packet *pkts, size_t n, const struct wg_endpoint *from,
 	uint64_t now_ns);
 
+/* ---- Clients without a device: many initiators towards one server, for load generators
+ * and probes (client.c). Each is an identity, a handshake under way and a session: no
+ * timers, no queue, no PSK. A client belongs to one thread at a time; different
+ * clients may be used by different threads at once. */
+struct wg_clients;
+struct aead; /* crypto/crypto.h */
+
+enum { WG_CLIENTS_MAX = 1 << 20 };
+
+enum wg_client_event {
+	WG_CLIENT_SESSION, /* the response: the client has a new session, nothing sent in it yet */
+	WG_CLIENT_COOKIE, /* a cookie: wg_clients_again sends the initiation with it */
+	WG_CLIENT_REFUSED, /* not for it or not authentic: nothing changed */
+};
+
+/* n clients with random identities. 0, -EINVAL (n is 0 or above WG_CLIENTS_MAX, or there
+ * can be no handshake with this key), -ENOMEM. crypto_init() has been called. */
+MUST_CHECK int wg_clients_create(
+	struct wg_clients **out, size_t n, const uint8_t server_public_key[WG_KEY_LEN]);
+/* Wipes. NULL is fine. */
+void wg_clients_destroy(struct wg_clients *c);
+
+/* One X25519 when a client is first asked for it (here or by its first initiation). */
+void wg_clients_public_key(struct wg_clients *c, size_t i, uint8_t out[WG_KEY_LEN]);
+
+/* A new handshake: its initiation, MACs included; mac2 if there is a fresh cookie. The
+ * session, if there is one, goes on until the response. 2 X25519, one more the first time.
+ * Stamps count in steps of 1/60 s: of two initiations of one client within a step the
+ * server takes the first only. */
+void wg_clients_initiate(struct wg_clients *c, size_t i, uint64_t now_ns, uint64_t wall_ns,
+	uint8_t msg[WGMSG_INITIATION_LEN]);
+/* The initiation of the handshake under way again, its MACs computed anew: after a
+ * cookie, since the server has not taken the message that it answered with one. No X25519.
+ * false when none is under way. */
+MUST_CHECK bool wg_clients_again(
+	struct wg_clients *c, size_t i, uint64_t now_ns, uint8_t msg[WGMSG_INITIATION_LEN]);
+
+/* Whom is this response, cookie reply or data message for? O(1), by the receiver index
+ * alone; reads nothing of the client. false: no such client, or another type. */
+MUST_CHECK bool wg_clients_find(
+	const struct wg_clients *c, const uint8_t *msg, size_t len, size_t *out);
+/* Receiver index of the client's latest handshake: what the server answers to. */
+uint32_t wg_clients_local_index(const struct wg_clients *c, size_t i);
+
+/* A response or cookie reply came. A response costs 2 X25519. */
+enum wg_client_event wg_clients_take(
+	struct wg_clients *c, size_t i, const uint8_t *msg, size_t len, uint64_t now_ns);
+
+/* Seal n inner packets under the client's session, in place and with the same room as
+ * for wg_seal; padding is to 16. len 0: a keepalive. aead is the calling thread's. false
+ * without a session: nothing changed. */
+MUST_CHECK bool wg_clients_seal(
+	struct wg_clients *c, size_t i, struct aead *aead, struct wg_packet *pkts, size_t n);
+/* Open one data message of the server in place: data/len become the inner packet with its
+ * padding. false: not of the client's session, or not authentic (what is at data is
+ * undefined then). A replay is not refused. */
+MUST_CHECK bool wg_clients_open(
+	struct wg_clients *c, size_t i, struct aead *aead, struct wg_packet *pkt);
+
 #endif
