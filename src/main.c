@@ -56,7 +56,7 @@ static int bench_help(void)
 
 static int run_bench(int argc, char **argv)
 {
-	struct bench_options b = { 0 };
+	struct bench_options b = { .penstock = "/proc/self/exe" };
 	struct options o;
 	char **operands;
 	int id, n;

@@ -79,11 +79,11 @@ static int finish(const struct report *r, const char *json_path)
 	return EXIT_FAILURE;
 }
 
-static int run(const struct scenario *sc, struct report *r, const char *json_path)
+static int run(const struct scenario *sc, struct report *r, const struct bench_options *o)
 {
 	struct sigaction old[ARRAY_LEN(stop_signals)];
 	struct progress progress;
-	struct scene scene = { .report = r, .progress = &progress, .is_quick = r->is_quick };
+	struct scene scene = { r, &progress, o->is_quick, o->penstock };
 	int ret;
 
 	progress_init(&progress);
@@ -100,7 +100,7 @@ static int run(const struct scenario *sc, struct report *r, const char *json_pat
 		fprintf(stderr, "penstock bench: %s: %s\n", sc->name, strerror(-ret));
 		return EXIT_FAILURE;
 	}
-	return finish(r, json_path);
+	return finish(r, o->json_path);
 }
 
 int bench_main(const struct bench_options *o)
@@ -127,7 +127,7 @@ int bench_main(const struct bench_options *o)
 		fprintf(stderr, "penstock bench: %s\n", strerror(-ret));
 		return EXIT_FAILURE;
 	}
-	ret = run(sc, r, o->json_path);
+	ret = run(sc, r, o);
 	report_destroy(r);
 	return ret;
 }

@@ -11,6 +11,8 @@ struct bench_options {
 	const char *name; /* which bench; NULL or unknown: says what there is */
 	bool is_quick; /* fewer and shorter rounds: does it work, roughly how fast */
 	const char *json_path; /* where the figures go as JSON too; NULL: nowhere */
+	/* The program that has `gateway`; NULL: figures that need gateways are skipped. */
+	const char *penstock;
 };
 
 /* Run one bench: the table goes to standard output, progress to standard error

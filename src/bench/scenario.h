@@ -11,6 +11,7 @@ struct scene {
 	struct report *report;
 	struct progress *progress;
 	bool is_quick;
+	const char *penstock; /* for lab_create; may be NULL */
 };
 
 struct scenario {
