@@ -212,9 +212,19 @@ void wg_set_up(struct wg *wg, bool is_up, uint64_t now_ns)
 	wg->ops->wake(wg->ctx);
 }
 
+void wg_set_mtus(struct wg *wg, const struct wg_mtus *mtus)
+{
+	pthread_mutex_lock(&wg->lock);
+	mtus_set(&wg->mtus, mtus);
+	pthread_mutex_unlock(&wg->lock);
+}
+
 void wg_set_mtu(struct wg *wg, unsigned mtu)
 {
-	atomic_store_explicit(&wg->mtu, mtu, memory_order_relaxed);
+	struct wg_mtus one = { 0 };
+
+	wg_mtus_add(&one, mtu);
+	wg_set_mtus(wg, &one);
 }
 
 void wg_forget_sources(struct wg *wg)

@@ -75,6 +75,13 @@ struct endpoint_cell {
 	_Atomic uint64_t word[sizeof(struct wg_endpoint) / 8];
 };
 
+/* MTUs on their way to the workers; mtus.c. The sequence number is odd while they
+ * are being written. */
+struct mtus_cell {
+	_Atomic uint32_t seq;
+	_Atomic uint64_t word[sizeof(struct wg_mtus) / 8];
+};
+
 /* What waits for the slow side, and until when: nanoseconds, 0: off. */
 enum timer {
 	TIMER_RETRANSMIT, /* send the initiation again */
@@ -141,7 +148,8 @@ struct wg_peer {
 struct wg_worker {
 	struct wg *wg;
 	unsigned id;
-	unsigned mtu; /* of the device, as of the last refresh */
+	struct wg_mtus mtus; /* of the device, as of the last refresh */
+	uint32_t mtus_seq; /* that they were read at */
 	struct aead *aead;
 	struct aead_job jobs[JOBS_MAX];
 	uint64_t counters[JOBS_MAX];
@@ -157,7 +165,7 @@ struct wg {
 	unsigned n_workers;
 
 	/* any */
-	_Atomic unsigned mtu;
+	struct mtus_cell mtus; /* written under lock */
 	_Atomic bool is_up;
 	_Atomic bool has_key;
 	_Atomic(struct wg_peer *) kicked; /* stack; taken whole by the slow side */
@@ -220,6 +228,12 @@ bool endpoint_get(struct endpoint_cell *c, struct wg_endpoint *out);
 void endpoint_set(struct endpoint_cell *c, const struct wg_endpoint *e);
 /* Forget how to answer (a sticky source): the route decides anew. */
 void endpoint_clear_local(struct endpoint_cell *c);
+
+/* ---- mtus.c */
+/* One writer at a time. */
+void mtus_set(struct mtus_cell *c, const struct wg_mtus *m);
+/* false: they are the ones read at *seq, or being written just now. Any thread. */
+bool mtus_get(const struct mtus_cell *c, struct wg_mtus *out, uint32_t *seq);
 
 /* ---- stage.c: packets that wait for a session. */
 /* Copy packets to the queue's end; those that fall out are counted. Any thread. */

@@ -137,21 +137,36 @@ void session_stop_sending(struct wg_peer *p)
 
 void wg_worker_refresh(struct wg_worker *w)
 {
-	w->mtu = atomic_load_explicit(&w->wg->mtu, memory_order_relaxed);
+	(void)mtus_get(&w->wg->mtus, &w->mtus, &w->mtus_seq);
+}
+
+/* Padding to 16, never beyond the MTU; len <= mtu. */
+static size_t pad(size_t len, size_t mtu)
+{
+	size_t padded = (len + 15) & ~(size_t)15;
+
+	return (padded < mtu ? padded : mtu) - len;
+}
+
+static size_t pad_beyond_first(const struct wg_mtus *m, size_t len)
+{
+	if (m->n == 0)
+		return pad(len, SIZE_MAX);
+	for (size_t i = 1; i < m->n; i++)
+		if (len <= m->mtu[i])
+			return pad(len, m->mtu[i]);
+	/* Linux send.c, calculate_skb_padding: what is beyond the MTU counts as the
+	 * last of several packets. Of an MTU that did not fit into the list nothing is
+	 * known. */
+	return m->is_cut ? 0 : pad(len % m->mtu[m->n - 1], m->mtu[m->n - 1]);
 }
 
 size_t wg_sealed_len(const struct wg_worker *w, size_t len)
 {
-	size_t mtu = w->mtu;
-	size_t last = len, padded;
+	const struct wg_mtus *m = &w->mtus;
+	size_t more = len <= m->mtu[0] ? pad(len, m->mtu[0]) : pad_beyond_first(m, len);
 
-	/* Linux send.c, calculate_skb_padding: to 16, never beyond the MTU. */
-	if (mtu && last > mtu)
-		last %= mtu;
-	padded = (last + 15) & ~(size_t)15;
-	if (mtu && padded > mtu)
-		padded = mtu;
-	return WGMSG_DATA_HDR + len + (padded > last ? padded - last : 0) + WGMSG_DATA_TAG;
+	return WGMSG_DATA_HDR + len + more + WGMSG_DATA_TAG;
 }
 
 static void seal_jobs(struct wg_worker *w, const struct keypair *kp, struct wg_packet *pkts,

@@ -118,7 +118,23 @@ void wg_destroy(struct wg *wg);
 
 /* The interface goes up or down: keepalives start, sessions end. */
 void wg_set_up(struct wg *wg, bool is_up, uint64_t now_ns);
-/* Largest inner packet; padding never goes beyond it. 0: unknown. */
+
+/* The MTUs that padding keeps to: of the interface and of all routes through it.
+ * All zero: unknown. */
+enum { WG_MTUS_MAX = 15 };
+struct wg_mtus {
+	uint16_t mtu[WG_MTUS_MAX]; /* ascending */
+	uint8_t n;
+	bool is_cut; /* there are more, which are larger: beyond the last nothing is padded */
+};
+/* Add one; nothing happens if it is 0 or there already. Full: the largest goes. */
+void wg_mtus_add(struct wg_mtus *m, unsigned mtu);
+bool wg_mtus_has(const struct wg_mtus *m, unsigned mtu);
+void wg_mtus_merge(struct wg_mtus *m, const struct wg_mtus *more);
+/* A packet is padded to the smallest of these MTUs that is no less than its length
+ * at most; a longer one than all as if it were cut at the largest. */
+void wg_set_mtus(struct wg *wg, const struct wg_mtus *mtus);
+/* The same for one MTU. */
 void wg_set_mtu(struct wg *wg, unsigned mtu);
 
 /* Routes or addresses changed: forget the local half of every endpoint, so that the
@@ -235,15 +251,15 @@ enum wg_sealed {
 /* Seal n inner packets for one peer, in place. data/len: the inner packet, with
  * WG_HEAD bytes of room before and WG_TAIL after. On WG_SEALED each data/len is
  * the whole message (data moved back by WG_HEAD) and *to is where it goes. The
- * padding is to 16 bytes, never beyond the MTU. n = 0 is allowed. */
+ * padding is to 16 bytes, as far as wg_set_mtus lets it. n = 0 is allowed. */
 enum wg_sealed wg_seal(struct wg_worker *w, struct wg_peer *peer, struct wg_packet *pkts, size_t n,
 	uint64_t now_ns, struct wg_endpoint *to);
 
-/* Length of the message that an inner packet of len bytes becomes, at the MTU that
+/* Length of the message that an inner packet of len bytes becomes, by the MTUs that
  * the worker saw last: see wg_worker_refresh. */
 size_t wg_sealed_len(const struct wg_worker *w, size_t len);
 
-/* Take over the device's MTU. Call between batches: between a wg_sealed_len and
+/* Take over the device's MTUs. Call between batches: between a wg_sealed_len and
  * the wg_seal that it was asked for, lengths must not change. */
 void wg_worker_refresh(struct wg_worker *w);
 

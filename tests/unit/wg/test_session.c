@@ -152,6 +152,75 @@ static void test_sealed_len(void **state)
 	}
 }
 
+/* Several MTUs: the smallest that is no less than the packet binds. */
+static void test_sealed_len_of_routes(void **state)
+{
+	static const struct {
+		unsigned mtu[4];
+		size_t len, padded;
+	} cases[] = {
+		/* the kernel's own test: route 1299, interface 1300 */
+		{ { 1300, 1299 }, 1297, 1299 },
+		{ { 1300, 1299 }, 1299, 1299 },
+		{ { 1300, 1299 }, 1300, 1300 },
+		{ { 1299, 1300 }, 1297, 1299 },
+		{ { 1420, 1299 }, 1297, 1299 },
+		{ { 1420, 1299 }, 1300, 1312 },
+		{ { 1420, 1299 }, 1409, 1420 },
+		{ { 1420, 1299 }, 1000, 1008 },
+		{ { 1420, 1299 }, 0, 0 },
+		/* in the middle of four, and beyond each */
+		{ { 100, 200, 300, 400 }, 97, 100 },
+		{ { 100, 200, 300, 400 }, 101, 112 },
+		{ { 100, 200, 300, 400 }, 193, 200 },
+		{ { 100, 200, 300, 400 }, 201, 208 },
+		{ { 100, 200, 300, 400 }, 297, 300 },
+		{ { 100, 200, 300, 400 }, 301, 304 },
+		{ { 100, 200, 300, 400 }, 400, 400 },
+		/* beyond all: as if cut at the largest */
+		{ { 1300, 1420 }, 1421, 1436 },
+		{ { 1300, 1420 }, 2 * 1420, 2 * 1420 },
+		/* a route with an MTU beyond the interface's */
+		{ { 1420, 9000 }, 1420, 1420 },
+		{ { 1420, 9000 }, 1421, 1424 },
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+		struct wg_mtus m = { 0 };
+
+		for (size_t k = 0; k < ARRAY_LEN(cases[i].mtu); k++)
+			wg_mtus_add(&m, cases[i].mtu[k]);
+		wg_set_mtus(l.wg, &m);
+		wg_worker_refresh(l.worker);
+		wg_set_mtu(l.wg, 1);
+		assert_int_equal(wg_sealed_len(l.worker, cases[i].len), cases[i].padded + 32);
+	}
+}
+
+/* Whatever the MTUs, and however many: no packet is padded beyond its own route's. */
+static void test_sealed_len_never_beyond(void **state)
+{
+	for (unsigned n = 1; n <= WG_MTUS_MAX + 3; n++) {
+		struct wg_mtus m = { 0 };
+
+		for (unsigned i = 0; i < n; i++)
+			wg_mtus_add(&m, 1500 - 13 * i);
+		wg_set_mtus(l.wg, &m);
+		wg_worker_refresh(l.worker);
+		for (unsigned i = 0; i < n; i++) {
+			unsigned mtu = 1500 - 13 * i;
+
+			for (size_t len = 0; len <= mtu; len++) {
+				size_t padded = wg_sealed_len(l.worker, len) - 32;
+
+				assert_true(padded >= len && padded <= mtu && padded < len + 16);
+			}
+		}
+		/* Short packets are padded all the same. */
+		assert_int_equal(wg_sealed_len(l.worker, 1), 16 + 32);
+	}
+}
+
 enum { BIG_TRAIN = 150, ROOM = WG_HEAD + 1500 + WG_TAIL };
 static uint8_t bytes[BIG_TRAIN][ROOM];
 static struct wg_packet pkt[BIG_TRAIN];
@@ -378,6 +447,8 @@ int main(void)
 		TEST(test_contest),
 		TEST(test_may_send),
 		TEST(test_sealed_len),
+		TEST(test_sealed_len_of_routes),
+		TEST(test_sealed_len_never_beyond),
 		TEST(test_long_train),
 		TEST(test_mixed_batch),
 		TEST(test_forgery_changes_nothing),
