@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/rcu.h"
 #include "bench/device.h"
+#include "bench/flood_cost.h"
 #include "bench/hist.h"
 #include "bench/rounds.h"
 #include "bench/scenario.h"
@@ -219,7 +220,7 @@ static int set_up(struct handshakes *h)
 	return device_add_peer(h->client, server.public_key, RESPONDER_IP, 0, &h->time);
 }
 
-int handshakes_run(struct scene *s)
+static int run_in_memory(struct scene *s)
 {
 	struct rounds rounds = {
 		.warm_ns = 20 * NSEC_PER_MSEC,
@@ -234,9 +235,6 @@ int handshakes_run(struct scene *s)
 	if (!h)
 		return -ENOMEM;
 	h->report = s->report;
-	ret = crypto_init(NULL);
-	if (ret < 0)
-		goto free_all;
 	rcu_thread_init();
 	ret = set_up(h);
 	if (!ret)
@@ -245,7 +243,17 @@ int handshakes_run(struct scene *s)
 	device_destroy(h->server);
 	rcu_thread_fini();
 	crypto_wipe(h->ids, sizeof(h->ids));
-free_all:
 	free(h);
+	return ret;
+}
+
+int handshakes_run(struct scene *s)
+{
+	int ret = crypto_init(NULL);
+
+	if (!ret)
+		ret = run_in_memory(s);
+	if (!ret)
+		ret = flood_cost_run(s);
 	return ret;
 }

@@ -103,7 +103,7 @@ static void print_figure(const struct figure *f, FILE *out)
 		max = fmax(max, f->samples[i]);
 	}
 	snprintf(spread, sizeof(spread), "%s..%s", number_text(min, low), number_text(max, high));
-	fprintf(out, "%-30s %12s %-7s %-20s %s\n", f->id, number_text(figure_value(f), value),
+	fprintf(out, "%-42s %12s %-7s %-20s %s\n", f->id, number_text(figure_value(f), value),
 		f->unit, spread, f->claim[0] ? f->claim : "-");
 }
 
@@ -111,16 +111,16 @@ void report_print(const struct report *r, FILE *out)
 {
 	size_t i;
 
-	fprintf(out, "%-30s %12s %-7s %-20s %s\n", r->bench, "median", "unit", "min..max", "claim");
+	fprintf(out, "%-42s %12s %-7s %-20s %s\n", r->bench, "median", "unit", "min..max", "claim");
 	for (i = 0; i < r->n_figures; i++) {
 		if (r->figures[i].n_samples)
 			print_figure(&r->figures[i], out);
 		else
-			fprintf(out, "%-30s %12s %s\n", r->figures[i].id, "skipped",
+			fprintf(out, "%-42s %12s %s\n", r->figures[i].id, "skipped",
 				"no sample was taken");
 	}
 	for (i = 0; i < r->n_skips; i++)
-		fprintf(out, "%-30s %12s %s\n", r->skips[i].id, "skipped", r->skips[i].why);
+		fprintf(out, "%-42s %12s %s\n", r->skips[i].id, "skipped", r->skips[i].why);
 	if (r->is_quick)
 		fprintf(out, "A quick run: rough figures.\n");
 }
