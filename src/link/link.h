@@ -130,6 +130,59 @@ size_t udp_send(const struct engine_ops *ops, struct engine *e, int fd, struct i
 MUST_CHECK int udp_send_one(const struct udp *u, bool is_handshake, const struct wg_endpoint *to,
 	const uint8_t *msg, size_t len, uint8_t tos);
 
+/* ---- The sieve: keeps floods out of the sockets before they cost a wake-up and a
+ * copy (eBPF socket filters; what they do is told in doc/sieve.md). */
+struct sieve;
+
+/* Why the sieve dropped something: name, key, text. Counted in messages. */
+#define SIEVE_DROPS(X)                                                                         \
+	X(MALFORMED, "sieve_malformed", "handshake message of a wrong type or length")         \
+	X(SOURCE, "sieve_source", "flood of handshakes: more from this source than its share") \
+	X(TABLE, "sieve_table", "flood of handshakes: more sources than there is room for")    \
+	X(BUDGET, "sieve_budget", "flood of handshakes: more than can be answered")            \
+	X(GUILTY, "sieve_guilty", "data of a source whose packets keep failing to authenticate")
+
+enum sieve_drop {
+#define X(name, key, text) SIEVE_DROP_##name,
+	SIEVE_DROPS(X)
+#undef X
+		SIEVE_DROP_N
+};
+const char *sieve_drop_key(enum sieve_drop d);
+const char *sieve_drop_text(enum sieve_drop d);
+
+/* Rates are of handshake messages; a burst is how many may come at once. At least 1. */
+struct sieve_settings {
+	uint32_t flood_per_s, flood_burst; /* more than this that arrives is a flood */
+	uint32_t hold_ms; /* for so long a flood counts as one after it has ended */
+	uint32_t pass_per_s, pass_burst; /* let through in a flood, of all sources */
+	uint32_t source_per_min, source_burst; /* of one source: IPv4 address, IPv6 /64 */
+};
+extern const struct sieve_settings sieve_defaults;
+
+/* Load the programs, with sieve_defaults. Needs CAP_BPF, and nothing after it does.
+ * 0 or negative errno (-EOPNOTSUPP: built without; -EPERM: refused), *out then NULL. The
+ * functions below take NULL for a sieve that could not be made, and do nothing. */
+MUST_CHECK int sieve_create(struct sieve **out);
+/* Sockets that it is attached to keep their filter until they are closed. */
+void sieve_destroy(struct sieve *s);
+/* Put the filters on all sockets of u; also again. Where the handshake sockets are
+ * missing only data is filtered. 0 or negative errno of the first that failed (the
+ * others have theirs). */
+MUST_CHECK int sieve_attach(const struct sieve *s, const struct udp *u);
+/* At any time, from one thread; meters keep what they hold. */
+void sieve_set(struct sieve *s, const struct sieve_settings *set);
+/* Data messages from this address and port for this receiver index (host order) keep
+ * failing to authenticate: drop them, all but one in 64, until then (clock_now_ns;
+ * the later one counts if it is named again). 0 or the past: let them through again. Any
+ * thread, no system call, no lock that waits: while another thread is at it, or when
+ * the table is full of others who are guilty for longer, nothing happens. */
+void sieve_accuse(
+	struct sieve *s, const struct wg_endpoint *from, uint32_t receiver, uint64_t until_ns);
+/* Drops so far, and handshake messages that passed. Any thread. */
+void sieve_drops(const struct sieve *s, uint64_t out[SIEVE_DROP_N]);
+uint64_t sieve_passed(const struct sieve *s);
+
 /* ---- Inner packets, the pure part. */
 
 enum inner_l4 { INNER_OTHER, INNER_TCP, INNER_UDP };
