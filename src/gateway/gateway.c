@@ -50,6 +50,7 @@ struct gateway {
 	struct queue handshakes;
 	struct handshaker *handshaker;
 	struct worker *worker;
+	struct sieve *sieve; /* NULL: floods are not kept out in the kernel */
 	int signals;
 	int routes; /* -1: changes are not noticed */
 	uint64_t routes_ns; /* when they were last acted on */
@@ -92,9 +93,13 @@ static void use_sockets(struct gateway *g, const struct udp *u, bool is_open)
 	static const struct udp none = { .data = { -1, -1 }, .handshake = { -1, -1 } };
 	struct udp old = g->udp;
 	bool was_open = g->has_udp;
+	int ret;
 
 	g->udp = is_open ? *u : none;
 	g->has_udp = is_open;
+	ret = sieve_attach(g->sieve, &g->udp);
+	if (ret)
+		log_line(LOG_WARN, "floods are not kept out in the kernel: %s", strerror(-ret));
 	handshaker_set_sockets(g->handshaker, &g->udp);
 	worker_set_sockets(g->worker, g->udp.data, g->udp.offloads);
 	if (was_open)
@@ -190,13 +195,18 @@ static int apply(void *ctx, struct gateway_change *c)
 static int get(void *ctx, struct uapi_text *out)
 {
 	struct gateway *g = ctx;
-	uint64_t drops[WORKER_DROP_N] = { 0 };
+	uint64_t drops[WORKER_DROP_N] = { 0 }, sieved[SIEVE_DROP_N];
 
 	worker_drops(g->worker, drops);
 	for (unsigned i = 0; i < WORKER_DROP_N; i++)
 		if (drops[i])
 			uapi_put(out, "drop_%s=%llu\n", worker_drop_key(i),
 				(unsigned long long)drops[i]);
+	sieve_drops(g->sieve, sieved);
+	for (unsigned i = 0; i < SIEVE_DROP_N; i++)
+		if (sieved[i])
+			uapi_put(out, "drop_%s=%llu\n", sieve_drop_key(i),
+				(unsigned long long)sieved[i]);
 	return uapi_put_all(out, g->wg, g->has_udp ? g->udp.port : g->listen_port, g->fwmark);
 }
 
@@ -364,6 +374,19 @@ static int open_threads(struct gateway *g)
 	return ret;
 }
 
+/* The gateway works without as well; then a flood costs what it costs. */
+static void open_sieve(struct gateway *g)
+{
+	int ret = sieve_create(&g->sieve);
+
+	if (ret == -EOPNOTSUPP)
+		log_line(LOG_INFO, "floods are not kept out in the kernel: built without eBPF");
+	else if (ret)
+		log_line(LOG_INFO, "floods are not kept out in the kernel: %s%s%s", strerror(-ret),
+			sandbox_has(CAP_BPF) ? "" : "; ",
+			sandbox_has(CAP_BPF) ? "" : sandbox_hint(CAP_BPF));
+}
+
 static int open_signals(struct gateway *g)
 {
 	sigset_t set;
@@ -409,6 +432,7 @@ static int open_all(struct gateway *g)
 	ret = open_config_socket(g);
 	if (ret)
 		return ret;
+	open_sieve(g);
 	ret = sandbox_drop_all();
 	if (ret)
 		log_line(LOG_ERROR, "cannot drop privileges: %s", strerror(-ret));
@@ -437,6 +461,7 @@ static void close_all(struct gateway *g)
 	queue_fini(&g->handshakes);
 	if (g->has_udp)
 		udp_close(&g->udp);
+	sieve_destroy(g->sieve);
 	netdev_close(g->netdev);
 	tun_close(&g->tun);
 	if (g->signals >= 0)

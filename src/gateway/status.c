@@ -17,17 +17,24 @@
 
 enum {
 	ANSWER_WAIT_S = 10,
-	N_REASONS = WG_DROP_N + WORKER_DROP_N, /* the state machine's, then the workers' */
+	/* the state machine's, the workers', the sieve's */
+	FIRST_WORKER = WG_DROP_N,
+	FIRST_SIEVE = FIRST_WORKER + WORKER_DROP_N,
+	N_REASONS = FIRST_SIEVE + SIEVE_DROP_N,
 };
 
 static const char *reason_key(unsigned i)
 {
-	return i < WG_DROP_N ? wg_drop_key(i) : worker_drop_key(i - WG_DROP_N);
+	if (i >= FIRST_SIEVE)
+		return sieve_drop_key(i - FIRST_SIEVE);
+	return i >= FIRST_WORKER ? worker_drop_key(i - FIRST_WORKER) : wg_drop_key(i);
 }
 
 static const char *reason_text(unsigned i)
 {
-	return i < WG_DROP_N ? wg_drop_text(i) : worker_drop_text(i - WG_DROP_N);
+	if (i >= FIRST_SIEVE)
+		return sieve_drop_text(i - FIRST_SIEVE);
+	return i >= FIRST_WORKER ? worker_drop_text(i - FIRST_WORKER) : wg_drop_text(i);
 }
 
 struct totals {
