@@ -65,26 +65,30 @@ void cookie_checker_wipe(struct cookie_checker *c)
 	crypto_wipe(c, sizeof(*c));
 }
 
-enum cookie_mac cookie_check(struct cookie_checker *c, const uint8_t *msg, size_t len,
-	bool wants_mac2, const uint8_t remote[COOKIE_REMOTE], uint64_t now_ns)
+bool cookie_check_mac1(const struct cookie_checker *c, const uint8_t *msg, size_t len)
 {
-	const uint8_t *macs = msg + macs_at(len);
-	uint8_t mac[COOKIE_LEN], cookie[COOKIE_LEN];
-	enum cookie_mac verdict = COOKIE_MAC1;
+	uint8_t mac[COOKIE_LEN];
 
 	compute_mac1(mac, &c->keys, msg, len);
-	if (!crypto_equal(mac, macs, COOKIE_LEN))
-		return COOKIE_MAC_BAD;
-	if (!wants_mac2)
-		return COOKIE_MAC1;
+	return crypto_equal(mac, msg + macs_at(len), COOKIE_LEN);
+}
 
+bool cookie_check_mac2(struct cookie_checker *c, const uint8_t *msg, size_t len,
+	const uint8_t remote[COOKIE_REMOTE], uint64_t now_ns)
+{
+	static const uint8_t none[COOKIE_LEN];
+	const uint8_t *mac2 = msg + macs_at(len) + COOKIE_LEN;
+	uint8_t mac[COOKIE_LEN], cookie[COOKIE_LEN];
+	bool is_right;
+
+	if (memcmp(mac2, none, COOKIE_LEN) == 0)
+		return false;
 	compute_cookie(c, remote, now_ns, cookie);
 	compute_mac2(mac, cookie, msg, len);
-	if (crypto_equal(mac, macs + COOKIE_LEN, COOKIE_LEN))
-		verdict = COOKIE_MAC2;
+	is_right = crypto_equal(mac, mac2, COOKIE_LEN);
 	crypto_wipe(cookie, sizeof(cookie));
 	crypto_wipe(mac, sizeof(mac));
-	return verdict;
+	return is_right;
 }
 
 void cookie_make_reply(struct cookie_checker *c, const uint8_t *msg, size_t len,

@@ -42,21 +42,18 @@ struct cookie_jar {
 	uint8_t last_mac1[COOKIE_LEN];
 };
 
-enum cookie_mac {
-	COOKIE_MAC_BAD, /* mac1 is wrong: the sender does not know our public key */
-	COOKIE_MAC1, /* mac1 is right, mac2 is not */
-	COOKIE_MAC2, /* both are: the sender receives at the address it sends from */
-};
-
 /* For our public key. The secret is made when first needed. */
 void cookie_checker_init(struct cookie_checker *c, const uint8_t public_key[32]);
 void cookie_checker_wipe(struct cookie_checker *c);
 
-/* Check the MACs of an initiation or response. Without wants_mac2 (not under
- * load) mac2 is not looked at and COOKIE_MAC1 is the best answer. remote: the
- * endpoint's remote half, opaque. */
-enum cookie_mac cookie_check(struct cookie_checker *c, const uint8_t *msg, size_t len,
-	bool wants_mac2, const uint8_t remote[COOKIE_REMOTE], uint64_t now_ns);
+/* Is mac1 of an initiation or response right? Otherwise the sender does not know our
+ * public key. */
+bool cookie_check_mac1(const struct cookie_checker *c, const uint8_t *msg, size_t len);
+/* Is its mac2 right, of a fresh cookie of ours for this address? Then the sender
+ * receives at the address it sends from. remote: the endpoint's remote half, opaque.
+ * Costs nothing where mac2 is zero: the sender has no cookie. */
+bool cookie_check_mac2(struct cookie_checker *c, const uint8_t *msg, size_t len,
+	const uint8_t remote[COOKIE_REMOTE], uint64_t now_ns);
 
 /* The reply to an initiation or response that passed mac1. */
 void cookie_make_reply(struct cookie_checker *c, const uint8_t *msg, size_t len,

@@ -42,17 +42,17 @@ static int init_parts(struct wg *wg, const struct wg_config *cfg)
 	ret = pool_init(&wg->stage, STAGE_SLOT, STAGE_SLOTS);
 	if (ret)
 		goto fini_index;
-	ret = ratelimit_init(&wg->limit);
+	ret = admit_init(&wg->admit);
 	if (ret)
 		goto fini_pool;
 	ret = wg_worker_create(&wg->slow, wg, 0);
 	if (ret)
-		goto fini_limit;
+		goto fini_admit;
 	atomic_store(&wg->workers[0], NULL); /* it is summed by name */
 	return 0;
 
-fini_limit:
-	ratelimit_fini(&wg->limit);
+fini_admit:
+	admit_fini(&wg->admit);
 fini_pool:
 	pool_fini(&wg->stage);
 fini_index:
@@ -104,10 +104,9 @@ void wg_destroy(struct wg *wg)
 	wg_worker_destroy(wg->slow);
 	allowed_fini(&wg->allowed);
 	index_fini(&wg->index);
-	ratelimit_fini(&wg->limit);
+	admit_fini(&wg->admit);
 	pool_fini(&wg->stage);
 	noise_identity_set(&wg->identity, NULL);
-	cookie_checker_wipe(&wg->checker);
 	free(wg->buckets);
 	free(wg->scratch);
 	pthread_mutex_destroy(&wg->lock);
@@ -317,10 +316,7 @@ static void set_private_key(struct wg *wg, const uint8_t key[WG_KEY_LEN])
 		session_stop_sending(p);
 		atomic_store(&p->initiation_ns, 0);
 	}
-	if (wg->identity.has_key)
-		cookie_checker_init(&wg->checker, wg->identity.public_key);
-	else
-		cookie_checker_wipe(&wg->checker);
+	admit_set_key(&wg->admit, wg->identity.has_key ? wg->identity.public_key : NULL);
 	for (struct wg_peer *p = wg->first; p && atomic_load(&wg->is_up); p = p->next) {
 		if (atomic_load(&p->persistent_ns))
 			session_send_keepalive(p);

@@ -10,11 +10,11 @@
 #include "base/pool.h"
 #include "base/rcu.h"
 #include "crypto/crypto.h"
+#include "wg/admit.h"
 #include "wg/allowed.h"
 #include "wg/cookie.h"
 #include "wg/index.h"
 #include "wg/noise.h"
-#include "wg/ratelimit.h"
 #include "wg/replay.h"
 #include "wg/wg.h"
 #include "wg/wheel.h"
@@ -30,11 +30,11 @@
 #define KEEPALIVE_TIMEOUT (10 * NSEC_PER_SEC)
 /* Linux: REKEY_ATTEMPT_TIME 90 s / REKEY_TIMEOUT. */
 enum { HANDSHAKE_TRIES_MAX = 18 };
-/* Linux: a device stays "under load" this long after the last sign of it. */
-#define LOAD_MEMORY NSEC_PER_SEC
 
 enum {
 	JOBS_MAX = 64, /* packets per AEAD batch */
+	/* Responses to one initiation that may prove false before they need a cookie. */
+	ANSWERS_MAX = 8,
 	STAGE_SLOT = 2048,
 	STAGE_SLOTS = 16384, /* of all peers together: 32 MiB; touched as used */
 	STAGE_SENDS_MAX = 4 * WG_STAGED_MAX, /* of one peer, in one go under the lock */
@@ -140,6 +140,8 @@ struct wg_peer {
 	struct cookie_jar jar;
 	struct wheel_node wheel;
 	unsigned n_tries;
+	uint8_t n_answers; /* responses that came to our initiation and proved false */
+	bool has_taken_cookie; /* since the timer last began a handshake */
 	bool owes_keepalive; /* an empty packet waits behind what is staged */
 	uint32_t named, whole; /* marks of the last change that named it / said all of it */
 	uint64_t last_handshake_wall_ns;
@@ -176,8 +178,7 @@ struct wg {
 	/* lock */
 	pthread_mutex_t lock;
 	struct noise_identity identity;
-	struct cookie_checker checker;
-	struct ratelimit limit;
+	struct admit admit;
 	struct wheel wheel;
 	struct wg_peer *first, *last;
 	struct wg_peer **buckets; /* by public key */
@@ -186,8 +187,6 @@ struct wg {
 	struct sipkey hash_key;
 	uint32_t mark;
 	uint32_t next_worker; /* that a new session is given to */
-	uint64_t load_ns; /* last sign of load */
-	bool has_load;
 	uint64_t random;
 	uint64_t now_ns, wall_ns; /* of the slow call under way */
 	struct wg_worker *slow; /* seals keepalives and staged packets */

@@ -40,11 +40,31 @@ static void send_to_peer(struct wg_peer *p, uint8_t *msg, size_t len)
 	atomic_fetch_add_explicit(&p->tx_bytes, len, memory_order_relaxed);
 }
 
-void handshake_initiate(struct wg_peer *p, bool is_retry)
+/* Send an initiation now: the caller knows that it may. */
+static void begin(struct wg_peer *p)
 {
 	struct wg *wg = p->wg;
 	struct wgmsg_initiation msg;
 	uint8_t stamp[TAI64N_LEN];
+
+	handshake_clear(p);
+	p->n_answers = 0;
+	p->handshake = calloc(1, sizeof(*p->handshake));
+	p->has_handshake_index = p->handshake && take_index(p, &p->handshake_index);
+	tai64n_encode(stamp, wg->wall_ns);
+	if (!p->has_handshake_index ||
+		!noise_create_initiation(
+			p->handshake, &wg->identity, &p->noise, p->handshake_index, stamp, &msg)) {
+		handshake_clear(p);
+		return;
+	}
+	send_to_peer(p, (uint8_t *)&msg, sizeof(msg));
+	timers_handshake_initiated(p, wg->now_ns);
+}
+
+void handshake_initiate(struct wg_peer *p, bool is_retry)
+{
+	struct wg *wg = p->wg;
 	uint64_t last = atomic_load(&p->initiation_ns);
 
 	if (!is_retry)
@@ -60,18 +80,8 @@ void handshake_initiate(struct wg_peer *p, bool is_retry)
 		!atomic_load(&p->endpoint.is_set) ||
 		!noise_peer_is_usable(&p->noise, &wg->identity))
 		return;
-	handshake_clear(p);
-	p->handshake = calloc(1, sizeof(*p->handshake));
-	p->has_handshake_index = p->handshake && take_index(p, &p->handshake_index);
-	tai64n_encode(stamp, wg->wall_ns);
-	if (!p->has_handshake_index ||
-		!noise_create_initiation(
-			p->handshake, &wg->identity, &p->noise, p->handshake_index, stamp, &msg)) {
-		handshake_clear(p);
-		return;
-	}
-	send_to_peer(p, (uint8_t *)&msg, sizeof(msg));
-	timers_handshake_initiated(p, wg->now_ns);
+	p->has_taken_cookie = false;
+	begin(p);
 }
 
 /* The common part of an authentic message: it moves the endpoint and counts. */
@@ -164,8 +174,12 @@ static enum wg_drop take_response(
 	p = peer_of_index(wg, le32toh(msg.receiver));
 	if (!p)
 		return WG_DROP_NO_SESSION;
-	if (!p->handshake || !noise_consume_response(p->handshake, &wg->identity, &p->noise, &msg))
+	if (!p->handshake)
+		return WG_DROP_NO_SESSION;
+	if (!noise_consume_response(p->handshake, &wg->identity, &p->noise, &msg)) {
+		p->n_answers += p->n_answers < ANSWERS_MAX;
 		return WG_DROP_HANDSHAKE;
+	}
 	heard(p, from, sizeof(msg));
 	/* The index is the keypair's now, unless there was no memory for one. */
 	has_failed = session_begin(p, p->handshake) != 0;
@@ -188,74 +202,117 @@ static enum wg_drop take_cookie(struct wg *wg, const uint8_t *bytes)
 	p = peer_of_index(wg, le32toh(msg.receiver));
 	if (!p)
 		return WG_DROP_NO_SESSION;
-	return cookie_take_reply(&p->jar, &msg, wg->now_ns) ? WG_OK : WG_DROP_COOKIE;
-}
-
-static bool is_under_load(struct wg *wg, bool is_loaded)
-{
-	if (is_loaded) {
-		wg->load_ns = wg->now_ns;
-		wg->has_load = true;
-	} else if (wg->has_load && has_expired(wg->load_ns, LOAD_MEMORY, wg->now_ns)) {
-		wg->has_load = false;
+	if (!cookie_take_reply(&p->jar, &msg, wg->now_ns))
+		return WG_DROP_COOKIE;
+	/* Linux waits for REKEY_TIMEOUT and then uses the cookie, so that a server under
+	 * load costs 5 s. Using it at once, once for each initiation that the timer
+	 * sends, makes two messages of one at the most. */
+	if (p->handshake && !p->has_taken_cookie) {
+		p->has_taken_cookie = true;
+		begin(p);
 	}
-	return wg->has_load;
+	return WG_OK;
 }
 
-/* The MACs, and under load the cookie and the source's share. */
+/* Is it a response that we wait for? Then it needs no cookie, so that our own
+ * handshakes go on under load, unless too many have proved false already. */
+static enum wg_drop expect_response(struct wg *wg, const uint8_t *msg, bool *is_expected)
+{
+	struct wg_peer *p =
+		peer_of_index(wg, get_le32(msg + offsetof(struct wgmsg_response, receiver)));
+
+	if (!p || !p->handshake)
+		return WG_DROP_NO_SESSION;
+	*is_expected = p->n_answers < ANSWERS_MAX;
+	return WG_OK;
+}
+
 static enum wg_drop admit(struct wg *wg, const uint8_t *msg, size_t len,
 	const struct wg_endpoint *from, bool is_loaded)
 {
-	bool has_load = is_under_load(wg, is_loaded);
-	struct wgmsg_cookie reply;
-	uint8_t key[16];
-
-	switch (cookie_check(&wg->checker, msg, len, has_load, from->remote, wg->now_ns)) {
-	case COOKIE_MAC_BAD:
-		return WG_DROP_MAC1;
-	case COOKIE_MAC1:
-		if (!has_load)
-			return WG_OK;
-		cookie_make_reply(&wg->checker, msg, len, from->remote, wg->now_ns, &reply);
-		wg->ops->send(wg->ctx, from, (uint8_t *)&reply, sizeof(reply), WG_MSG_HANDSHAKE);
-		return WG_DROP_MAC2;
-	case COOKIE_MAC2:
-		break;
-	}
-	wg->ops->limit_key(from, key);
-	return ratelimit_allow(&wg->limit, key, wg->now_ns) ? WG_OK : WG_DROP_RATE;
-}
-
-static enum wg_drop take(struct wg *wg, const uint8_t *msg, size_t len,
-	const struct wg_endpoint *from, bool is_loaded)
-{
 	enum wgmsg_type type = wgmsg_gate(msg, len);
-	enum wg_drop why;
+	uint8_t source[RATELIMIT_KEY] = { 0 };
+	struct admit_in in = { msg, len, from->remote, source, is_loaded, false };
+	struct wgmsg_cookie reply;
+	enum wg_drop why = WG_OK;
 
 	if (!atomic_load(&wg->is_up) || !wg->identity.has_key)
 		return WG_DROP_DOWN;
 	if (type == WGMSG_COOKIE)
-		return take_cookie(wg, msg);
-	if (type != WGMSG_INITIATION && type != WGMSG_RESPONSE)
-		return WG_DROP_TYPE;
-	why = admit(wg, msg, len, from, is_loaded);
+		return WG_OK;
+	if (type == WGMSG_RESPONSE)
+		why = expect_response(wg, msg, &in.is_expected);
+	else if (type != WGMSG_INITIATION)
+		why = WG_DROP_TYPE;
 	if (why)
 		return why;
-	return type == WGMSG_INITIATION ? take_initiation(wg, msg, from)
-					: take_response(wg, msg, from);
+	wg->ops->limit_key(from, source);
+	switch (admit_judge(&wg->admit, &in, wg->now_ns)) {
+	case ADMIT_YES:
+		return WG_OK;
+	case ADMIT_BAD_MAC:
+		return WG_DROP_MAC1;
+	case ADMIT_LIMIT:
+		return WG_DROP_RATE;
+	case ADMIT_COOKIE:
+		break;
+	}
+	cookie_make_reply(&wg->admit.checker, msg, len, from->remote, wg->now_ns, &reply);
+	wg->ops->send(wg->ctx, from, (uint8_t *)&reply, sizeof(reply), WG_MSG_HANDSHAKE);
+	return WG_DROP_MAC2;
+}
+
+static enum wg_drop take(
+	struct wg *wg, const uint8_t *msg, size_t len, const struct wg_endpoint *from)
+{
+	/* It may have gone down, or changed its key, since it was admitted. */
+	if (!atomic_load(&wg->is_up) || !wg->identity.has_key)
+		return WG_DROP_DOWN;
+	switch (wgmsg_gate(msg, len)) {
+	case WGMSG_INITIATION:
+		return take_initiation(wg, msg, from);
+	case WGMSG_RESPONSE:
+		return take_response(wg, msg, from);
+	case WGMSG_COOKIE:
+		return take_cookie(wg, msg);
+	default:
+		return WG_DROP_TYPE;
+	}
+}
+
+static void lock_at(struct wg *wg, uint64_t now_ns, uint64_t wall_ns)
+{
+	pthread_mutex_lock(&wg->lock);
+	wg->now_ns = now_ns;
+	wg->wall_ns = wall_ns;
+}
+
+static enum wg_drop unlock(struct wg *wg, enum wg_drop why)
+{
+	if (why)
+		count_drop(wg->drops, why, 1);
+	pthread_mutex_unlock(&wg->lock);
+	return why;
+}
+
+enum wg_drop wg_admit_handshake(struct wg *wg, const uint8_t *msg, size_t len,
+	const struct wg_endpoint *from, bool is_loaded, uint64_t now_ns, uint64_t wall_ns)
+{
+	lock_at(wg, now_ns, wall_ns);
+	return unlock(wg, admit(wg, msg, len, from, is_loaded));
+}
+
+enum wg_drop wg_take_handshake(struct wg *wg, const uint8_t *msg, size_t len,
+	const struct wg_endpoint *from, uint64_t now_ns, uint64_t wall_ns)
+{
+	lock_at(wg, now_ns, wall_ns);
+	return unlock(wg, take(wg, msg, len, from));
 }
 
 enum wg_drop wg_rx_handshake(struct wg *wg, const uint8_t *msg, size_t len,
 	const struct wg_endpoint *from, bool is_loaded, uint64_t now_ns, uint64_t wall_ns)
 {
-	enum wg_drop why;
+	enum wg_drop why = wg_admit_handshake(wg, msg, len, from, is_loaded, now_ns, wall_ns);
 
-	pthread_mutex_lock(&wg->lock);
-	wg->now_ns = now_ns;
-	wg->wall_ns = wall_ns;
-	why = take(wg, msg, len, from, is_loaded);
-	if (why)
-		count_drop(wg->drops, why, 1);
-	pthread_mutex_unlock(&wg->lock);
-	return why;
+	return why ? why : wg_take_handshake(wg, msg, len, from, now_ns, wall_ns);
 }

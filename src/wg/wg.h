@@ -146,9 +146,16 @@ void wg_forget_sources(struct wg *wg);
  * into TAI64N stamps. */
 uint64_t wg_poll(struct wg *wg, uint64_t now_ns, uint64_t wall_ns);
 
-/* A handshake message (types 1..3) arrived. Returns WG_OK or why it was refused
- * (WG_DROP_MAC2 when it was answered with a cookie). is_loaded: the caller's
- * queue is at an eighth of its room or more. */
+/* A handshake message (types 1..3) arrived: may it be taken? Cheap: no X25519.
+ * WG_OK: give it to wg_take_handshake, at once or through a bounded queue; else why it
+ * is refused (WG_DROP_MAC2 when it was answered with a cookie). is_loaded: that
+ * queue is filling (Linux: an eighth of its room). */
+enum wg_drop wg_admit_handshake(struct wg *wg, const uint8_t *msg, size_t len,
+	const struct wg_endpoint *from, bool is_loaded, uint64_t now_ns, uint64_t wall_ns);
+/* The other half: X25519, the answer, the session. WG_OK or why it was refused. */
+enum wg_drop wg_take_handshake(struct wg *wg, const uint8_t *msg, size_t len,
+	const struct wg_endpoint *from, uint64_t now_ns, uint64_t wall_ns);
+/* Both at once. */
 enum wg_drop wg_rx_handshake(struct wg *wg, const uint8_t *msg, size_t len,
 	const struct wg_endpoint *from, bool is_loaded, uint64_t now_ns, uint64_t wall_ns);
 
