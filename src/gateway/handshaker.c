@@ -1,5 +1,7 @@
-/* See handshaker.h. One round: read what the sockets hold (bounded), what the
- * queue holds, run the timers, sleep until the next of them. */
+/* See handshaker.h. One round: judge what the sockets and the workers' queue hold
+ * (cheap: wg_admit_handshake), take some of what was admitted (X25519), run the
+ * timers, sleep until the next of them. So a flood is thinned out as fast as it can be
+ * read, and those whom it is to keep out wait in a queue of their own. */
 #include "gateway/handshaker.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -15,17 +17,36 @@
 #include <unistd.h>
 
 enum {
-	ROUND_MAX = 64, /* datagrams per socket and round */
+	RX_MAX = 32, /* datagrams, or trains of them, per system call */
+	READS_MAX = 16, /* system calls per socket and round */
+	QUEUE_MAX = 64, /* messages of the workers' queue per round */
+	TAKE_MAX = 16, /* handshakes per round: some 3 ms */
 	NICE = 5,
 	/* AF41 (RFC 2597), as Linux: HANDSHAKE_DSCP. */
 	TOS_HANDSHAKE = 0x88,
 	SLEEP_MAX_MS = 1000, /* wg_poll wants to be called once a second */
-	/* Under load from an eighth of the room on, as Linux. */
+	/* A socket is under load from an eighth of its room on, as Linux's queue is. */
 	LOAD_PART = 8,
+	/* Admitted messages: a tenth of a second's work is load, and as many as come
+	 * at once when 10,000 clients lose their server find room. Full: the message is
+	 * dropped and counted. */
+	ADMITTED_LOAD = 512,
+	ADMITTED_MAX = 16384,
+};
+
+struct rx {
+	struct mmsghdr hdr[RX_MAX];
+	struct iovec iov[RX_MAX];
+	struct sockaddr_storage name[RX_MAX];
+	struct {
+		_Alignas(struct cmsghdr) uint8_t bytes[IO_CONTROL_LEN];
+	} control[RX_MAX];
+	uint8_t buf[RX_MAX][IO_BUF_LEN]; /* touched as far as messages are long */
 };
 
 struct handshaker {
 	struct queue *queue;
+	struct queue admitted; /* of struct handshake_item; ours alone */
 	struct wg *wg;
 	int wakefd;
 	pthread_t thread;
@@ -41,30 +62,36 @@ struct handshaker {
 	int new_sock[2];
 	int sock[2]; /* ours */
 
-	struct sockaddr_storage name;
-	_Alignas(struct cmsghdr) uint8_t control[IO_CONTROL_LEN];
-	uint8_t buf[IO_BUF_LEN];
+	struct rx rx;
 };
 
 int handshaker_create(struct handshaker **out, struct queue *queue)
 {
 	struct handshaker *h = calloc(1, sizeof(*h));
+	int ret;
 
 	if (!h)
 		return -ENOMEM;
 	h->queue = queue;
 	h->sock[0] = h->sock[1] = -1;
 	h->udp = (struct udp){ .data = { -1, -1 }, .handshake = { -1, -1 } };
+	ret = queue_init(&h->admitted, ADMITTED_MAX, sizeof(struct handshake_item));
+	if (ret)
+		goto free_all;
 	h->wakefd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (h->wakefd < 0) {
-		int ret = -errno;
-
-		free(h);
-		return ret;
+		ret = -errno;
+		goto fini_queue;
 	}
 	pthread_mutex_init(&h->send_lock, NULL);
 	*out = h;
 	return 0;
+
+fini_queue:
+	queue_fini(&h->admitted);
+free_all:
+	free(h);
+	return ret;
 }
 
 void handshaker_destroy(struct handshaker *h)
@@ -73,6 +100,7 @@ void handshaker_destroy(struct handshaker *h)
 		return;
 	handshaker_stop(h);
 	close(h->wakefd);
+	queue_fini(&h->admitted);
 	pthread_mutex_destroy(&h->send_lock);
 	free(h);
 }
@@ -111,60 +139,109 @@ static bool is_filled(int fd)
 	return mem[SK_MEMINFO_RMEM_ALLOC] >= mem[SK_MEMINFO_RCVBUF] / LOAD_PART;
 }
 
-static void take_message(struct handshaker *h, const uint8_t *msg, size_t len,
-	const struct wg_endpoint *from, bool is_loaded)
+static void note_refusal(enum wg_drop why)
 {
-	enum wg_drop why =
-		wg_rx_handshake(h->wg, msg, len, from, is_loaded, clock_now_ns(), clock_wall_ns());
-
 	if (why)
 		log_line(LOG_DEBUG, "handshake message refused: %s", wg_drop_text(why));
 }
 
-/* syscalls: recvmsg */
-static bool take_datagram(struct handshaker *h, int fd, bool is_loaded)
+static bool is_backed_up(const struct handshaker *h)
 {
-	struct iovec iov = { h->buf, sizeof(h->buf) };
-	struct msghdr hdr = { .msg_name = &h->name,
-		.msg_namelen = sizeof(h->name),
-		.msg_iov = &iov,
-		.msg_iovlen = 1,
-		.msg_control = h->control,
-		.msg_controllen = sizeof(h->control) };
-	ssize_t len = recvmsg(fd, &hdr, MSG_DONTWAIT);
-	struct io_rx rx = { .data = h->buf, .len = (uint32_t)len, .hdr = &hdr };
-	struct udp_rx u;
-
-	if (len < 0)
-		return errno != EAGAIN;
-	if (!udp_rx_parse(&u, &rx))
-		return true;
-	for (size_t at = 0, part; at < (size_t)len; at += part) {
-		part = (size_t)len - at < u.seg_len ? (size_t)len - at : u.seg_len;
-		take_message(h, h->buf + at, part, &u.from, is_loaded);
-	}
-	return true;
+	return queue_len(&h->admitted) >= ADMITTED_LOAD;
 }
 
+static void judge(struct handshaker *h, const struct handshake_item *item, bool is_loaded)
+{
+	enum wg_drop why = wg_admit_handshake(h->wg, item->msg, item->len, &item->from,
+		is_loaded || is_backed_up(h), clock_now_ns(), clock_wall_ns());
+
+	if (why)
+		note_refusal(why);
+	else if (!queue_push(&h->admitted, item))
+		wg_drop(h->wg, WG_DROP_QUEUE, 1);
+}
+
+static void judge_datagram(struct handshaker *h, unsigned i, bool is_loaded)
+{
+	struct mmsghdr *m = &h->rx.hdr[i];
+	struct io_rx rx = { .data = h->rx.buf[i], .len = m->msg_len, .hdr = &m->msg_hdr };
+	struct handshake_item item;
+	struct udp_rx u;
+	uint32_t len;
+
+	if (!udp_rx_parse(&u, &rx)) {
+		wg_drop(h->wg, WG_DROP_TYPE, 1);
+		return;
+	}
+	for (uint32_t at = 0; at < rx.len; at += len) {
+		len = rx.len - at < u.seg_len ? rx.len - at : u.seg_len;
+		if (len > sizeof(item.msg)) {
+			wg_drop(h->wg, WG_DROP_TYPE, 1);
+			continue;
+		}
+		item.from = u.from;
+		item.len = (uint8_t)len;
+		memcpy(item.msg, rx.data + at, len);
+		judge(h, &item, is_loaded);
+	}
+}
+
+/* Datagrams read; 0: none is left. syscalls: recvmmsg */
+static unsigned read_some(struct handshaker *h, int fd)
+{
+	struct rx *rx = &h->rx;
+	int n;
+
+	for (unsigned i = 0; i < RX_MAX; i++) {
+		rx->iov[i] = (struct iovec){ rx->buf[i], IO_BUF_LEN };
+		rx->hdr[i].msg_hdr = (struct msghdr){ .msg_name = &rx->name[i],
+			.msg_namelen = sizeof(rx->name[i]),
+			.msg_iov = &rx->iov[i],
+			.msg_iovlen = 1,
+			.msg_control = &rx->control[i],
+			.msg_controllen = sizeof(rx->control[i]) };
+	}
+	do
+		n = recvmmsg(fd, rx->hdr, RX_MAX, MSG_DONTWAIT, NULL);
+	/* A pending error of the socket is read by being reported, once. */
+	while (n < 0 && errno != EAGAIN && errno != EBADF);
+	return n < 0 ? 0 : (unsigned)n;
+}
+
+/* syscalls: getsockopt */
 static void read_socket(struct handshaker *h, int fd)
 {
-	bool is_loaded = is_filled(fd);
+	for (int k = 0; k < READS_MAX; k++) {
+		bool is_loaded = is_filled(fd);
+		unsigned n = read_some(h, fd);
 
-	for (int i = 0; i < ROUND_MAX && take_datagram(h, fd, is_loaded); i++)
-		;
+		for (unsigned i = 0; i < n; i++)
+			judge_datagram(h, i, is_loaded);
+		if (n < RX_MAX)
+			return;
+	}
 }
 
 static void read_queue(struct handshaker *h)
 {
 	struct handshake_item item;
 
-	for (int i = 0; i < ROUND_MAX; i++) {
+	for (int i = 0; i < QUEUE_MAX; i++) {
 		bool is_loaded = queue_len(h->queue) >= HANDSHAKE_QUEUE / LOAD_PART;
 
 		if (!queue_pop(h->queue, &item))
 			return;
-		take_message(h, item.msg, item.len, &item.from, is_loaded);
+		judge(h, &item, is_loaded);
 	}
+}
+
+static void take_admitted(struct handshaker *h)
+{
+	struct handshake_item item;
+
+	for (int i = 0; i < TAKE_MAX && queue_pop(&h->admitted, &item); i++)
+		note_refusal(wg_take_handshake(
+			h->wg, item.msg, item.len, &item.from, clock_now_ns(), clock_wall_ns()));
 }
 
 static int sleep_ms(uint64_t next_ns, uint64_t now_ns)
@@ -197,7 +274,8 @@ static void *handshaker_main(void *arg)
 		/* poll ignores negative descriptors. */
 		struct pollfd fds[] = { { h->wakefd, POLLIN, 0 }, { h->sock[0], POLLIN, 0 },
 			{ h->sock[1], POLLIN, 0 } };
-		int timeout = queue_len(h->queue) ? 0 : sleep_ms(next, clock_now_ns());
+		bool is_busy = queue_len(h->queue) || queue_len(&h->admitted);
+		int timeout = is_busy ? 0 : sleep_ms(next, clock_now_ns());
 		uint64_t count;
 
 		if (poll(fds, ARRAY_LEN(fds), timeout) < 0 && errno != EINTR) {
@@ -218,6 +296,7 @@ static void *handshaker_main(void *arg)
 			if (fds[1 + i].revents)
 				read_socket(h, h->sock[i]);
 		read_queue(h);
+		take_admitted(h);
 		next = wg_poll(h->wg, clock_now_ns(), clock_wall_ns());
 	}
 	return NULL;

@@ -28,8 +28,8 @@ enum {
 	/* 10 ms of 5 Gbit/s: a time slice of whoever else has the CPU. The kernel
 	 * doubles it, since its bookkeeping counts too. */
 	DATA_BUF_LEN = 8 << 20,
-	/* 1700 initiations and their bookkeeping; more than that is a flood. */
-	HANDSHAKE_BUF_LEN = 256 << 10,
+	/* 10,000 initiations and their bookkeeping: clients that all lost the same server. */
+	HANDSHAKE_BUF_LEN = 4 << 20,
 	PORT_TRIES = 16,
 };
 

@@ -160,6 +160,13 @@ void wg_worker_drop(struct wg_worker *w, enum wg_drop why, uint64_t n)
 	count_drop(w->drops, why, n);
 }
 
+void wg_drop(struct wg *wg, enum wg_drop why, uint64_t n)
+{
+	pthread_mutex_lock(&wg->lock);
+	count_drop(wg->drops, why, n);
+	pthread_mutex_unlock(&wg->lock);
+}
+
 void wg_drops(struct wg *wg, uint64_t out[WG_DROP_N])
 {
 	pthread_mutex_lock(&wg->lock);

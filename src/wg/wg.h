@@ -65,6 +65,7 @@ struct wg_endpoint {
 	X(TIMESTAMP, "timestamp_replay",                                                     \
 		"initiation not newer than the last: replay or clock back")                  \
 	X(FLOOD, "initiation_flood", "initiations of one peer above 50 per second")          \
+	X(QUEUE, "handshake_queue", "admitted handshakes above the queue's room")            \
 	X(COOKIE, "cookie_invalid", "cookie reply that does not authenticate")
 
 enum wg_drop {
@@ -218,6 +219,8 @@ void wg_get(struct wg *wg, struct wg_info *out);
  * returns non-zero and returns that; 0 otherwise; -ENOMEM. */
 MUST_CHECK int wg_each_peer(
 	struct wg *wg, int (*each)(void *ctx, const struct wg_peer_info *p), void *ctx);
+/* Count drops that a slow caller found. */
+void wg_drop(struct wg *wg, enum wg_drop why, uint64_t n);
 /* Drops counted by the slow calls and all workers, indexed by enum wg_drop. Any thread. */
 void wg_drops(struct wg *wg, uint64_t out[WG_DROP_N]);
 
