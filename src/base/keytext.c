@@ -2,6 +2,7 @@
  * branches or table look-ups, so that neither time nor the cache shows the
  * key's value. Errors are gathered and looked at once, at the end. */
 #include "base/keytext.h"
+#include "base/bytes.h"
 
 #include <errno.h>
 
@@ -36,9 +37,19 @@ static inline unsigned base64_value(unsigned c)
 		(plus & 62) | (slash & 63) | ~(upper | lower | digit | plus | slash);
 }
 
-static inline char hex_digit(unsigned v)
+/* Hex digits of four bytes at once, one in each byte of the result, the first in the lowest. */
+static inline uint64_t hex_digits(uint32_t v)
 {
-	return (char)(v + '0' + (in_range(v, 10, 15) & ('a' - 10 - '0')));
+	const uint64_t each = 0x0101010101010101;
+	uint64_t x = v, letters;
+
+	/* Spread: byte i goes to bits 16 i, then its high nibble below its low one. */
+	x = (x | x << 16) & 0x0000ffff0000ffff;
+	x = (x | x << 8) & 0x00ff00ff00ff00ff;
+	x = (x >> 4 | x << 8) & (each * 0x0f);
+	/* 1 where the nibble is 10 or more: adding 6 carries into the high half. */
+	letters = (x + each * 6) >> 4 & each;
+	return x + each * '0' + letters * ('a' - 10 - '0');
 }
 
 static inline char base64_digit(unsigned v)
@@ -93,12 +104,8 @@ int key_from_base64(uint8_t key[KEY_BYTES], const char *text, size_t len)
 
 void key_to_hex(char text[KEY_HEX_LEN + 1], const uint8_t key[KEY_BYTES])
 {
-	size_t i;
-
-	for (i = 0; i < KEY_BYTES; i++) {
-		text[2 * i] = hex_digit(key[i] >> 4);
-		text[2 * i + 1] = hex_digit(key[i] & 15);
-	}
+	for (size_t i = 0; i < KEY_BYTES; i += 4)
+		put_le64(text + 2 * i, hex_digits(get_le32(key + i)));
 	text[KEY_HEX_LEN] = '\0';
 }
 

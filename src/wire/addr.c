@@ -2,14 +2,20 @@
  * whole of what it claims to be: inet_pton() for addresses, decimal digits
  * only for numbers. Nothing is skipped and nothing may follow. */
 #include "wire/addr.h"
+#include "base/decimal.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
 #include <net/if.h>
-#include <stdio.h>
 #include <string.h>
 
-enum { PORT_MAX = 65535 };
+enum {
+	PORT_MAX = 65535,
+	IPV6_TEXT_MAX = 39, /* eight groups; a dotted end has zeros before it, which are left out */
+};
+
+/* [ADDRESS%SCOPE]:PORT and the terminator. */
+static_assert(1 + IPV6_TEXT_MAX + 11 + 1 + 6 + 1 <= ADDR_TEXT_MAX, "ADDR_TEXT_MAX");
 
 static unsigned addr_len(const struct ipaddr *a)
 {
@@ -133,34 +139,67 @@ int ipport_parse(struct ipport *out, const char *text, size_t len)
 	return 0;
 }
 
+/* Without printf and its like where it counts: a dump holds hundreds of thousands. */
+static size_t ipv4_text(const uint8_t ip[4], char *out)
+{
+	size_t len = 0;
+
+	for (int i = 0; i < 4; i++) {
+		if (i)
+			out[len++] = '.';
+		len += decimal_text(out + len, ip[i]);
+	}
+	out[len] = '\0';
+	return len;
+}
+
+static size_t addr_text(const struct ipaddr *a, char *out)
+{
+	if (a->family == AF_INET)
+		return ipv4_text(a->ip, out);
+	if (a->family != AF_INET6 || !inet_ntop(AF_INET6, a->ip, out, IPV6_TEXT_MAX + 1))
+		strcpy(out, "(none)");
+	return strlen(out);
+}
+
+static size_t number_text(uint32_t n, char *out)
+{
+	size_t len = decimal_text(out, n);
+
+	out[len] = '\0';
+	return len;
+}
+
 const char *ipaddr_text(const struct ipaddr *a, char out[ADDR_TEXT_MAX])
 {
-	if (!inet_ntop(a->family, a->ip, out, ADDR_TEXT_MAX))
-		snprintf(out, ADDR_TEXT_MAX, "(none)");
+	addr_text(a, out);
 	return out;
 }
 
 const char *prefix_text(const struct prefix *p, char out[ADDR_TEXT_MAX])
 {
-	size_t len;
+	size_t len = addr_text(&p->addr, out);
 
-	ipaddr_text(&p->addr, out);
-	len = strlen(out);
-	snprintf(out + len, ADDR_TEXT_MAX - len, "/%u", p->bits);
+	out[len++] = '/';
+	number_text(p->bits, out + len);
 	return out;
 }
 
 const char *ipport_text(const struct ipport *a, char out[ADDR_TEXT_MAX])
 {
-	char ip[ADDR_TEXT_MAX];
-	char scope[12] = "";
+	bool is_v6 = a->addr.family == AF_INET6;
+	size_t len = 0;
 
-	ipaddr_text(&a->addr, ip);
-	if (a->scope)
-		snprintf(scope, sizeof(scope), "%%%u", a->scope);
-	if (a->addr.family == AF_INET6)
-		snprintf(out, ADDR_TEXT_MAX, "[%.46s%s]:%u", ip, scope, a->port);
-	else
-		snprintf(out, ADDR_TEXT_MAX, "%.46s:%u", ip, a->port);
+	if (is_v6)
+		out[len++] = '[';
+	len += addr_text(&a->addr, out + len);
+	if (is_v6 && a->scope) {
+		out[len++] = '%';
+		len += number_text(a->scope, out + len);
+	}
+	if (is_v6)
+		out[len++] = ']';
+	out[len++] = ':';
+	number_text(a->port, out + len);
 	return out;
 }

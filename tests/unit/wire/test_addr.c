@@ -2,6 +2,7 @@
  * is also tried without a terminator behind it. */
 #include "wire/addr.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <net/if.h>
 #include <setjmp.h>
@@ -211,6 +212,19 @@ static void the_longest_text_fits(void **state)
 	assert_string_equal(ipport_text(&e, text), in);
 }
 
+static void text_is_what_the_library_writes(void **state)
+{
+	char want[ADDR_TEXT_MAX], got[ADDR_TEXT_MAX];
+	struct ipaddr a = { .family = AF_INET };
+
+	for (unsigned i = 0; i < 1024; i++) {
+		a.ip[i / 256] = (uint8_t)i;
+		a.ip[3 - i / 256] ^= (uint8_t)(i * 7);
+		assert_non_null(inet_ntop(AF_INET, a.ip, want, sizeof(want)));
+		assert_string_equal(ipaddr_text(&a, got), want);
+	}
+}
+
 static void no_family_is_no_address(void **state)
 {
 	struct ipport e = { 0 };
@@ -227,6 +241,7 @@ int main(void)
 		cmocka_unit_test(endpoints),
 		cmocka_unit_test(a_scope_may_be_a_name),
 		cmocka_unit_test(the_longest_text_fits),
+		cmocka_unit_test(text_is_what_the_library_writes),
 		cmocka_unit_test(no_family_is_no_address),
 	};
 
