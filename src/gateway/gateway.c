@@ -207,10 +207,18 @@ static int get(void *ctx, struct uapi_text *out)
 		if (sieved[i])
 			uapi_put(out, "drop_%s=%llu\n", sieve_drop_key(i),
 				(unsigned long long)sieved[i]);
-	return uapi_put_all(out, g->wg, g->has_udp ? g->udp.port : g->listen_port, g->fwmark);
+	uapi_put_head(out, g->wg, g->has_udp ? g->udp.port : g->listen_port, g->fwmark);
+	return 0;
 }
 
-static const struct uapi_server_ops uapi_hooks = { .apply = apply, .get = get };
+static struct wg *get_device(void *ctx)
+{
+	return ((struct gateway *)ctx)->wg;
+}
+
+static const struct uapi_server_ops uapi_hooks = {
+	.apply = apply, .get = get, .device = get_device
+};
 
 static int load_config(struct gateway *g, struct gateway_change *c)
 {

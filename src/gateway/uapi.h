@@ -1,6 +1,6 @@
 /* The WireGuard configuration protocol (wireguard.com/xplatform, section
- * "Configuration Protocol"): requests in, replies out. Pure: bytes and structs,
- * no descriptor. One thread at a time per object. */
+ * "Configuration Protocol"): requests. Replies: uapi_reply.h. Pure: bytes and
+ * structs, no descriptor. One thread at a time per object. */
 #ifndef GATEWAY_UAPI_H
 #define GATEWAY_UAPI_H
 
@@ -16,8 +16,6 @@ enum {
 	UAPI_REQUEST_MAX = 256 << 20, /* bytes of one request; beyond: refused, hang up */
 	UAPI_ERROR_TEXT = 192,
 };
-
-/* ---- Requests. */
 
 enum uapi_event {
 	UAPI_MORE, /* no whole request yet */
@@ -62,31 +60,5 @@ MUST_CHECK enum uapi_event uapi_reader_feed(
 MUST_CHECK enum uapi_event uapi_reader_end(struct uapi_reader *r);
 /* Part of a request was read and its end was not. */
 bool uapi_reader_is_half(const struct uapi_reader *r);
-
-/* ---- Replies. */
-
-/* Text that grows. When memory runs out has_failed sticks and nothing is added. */
-struct uapi_text {
-	char *p;
-	size_t len, cap;
-	bool has_failed;
-};
-
-void uapi_text_init(struct uapi_text *t);
-/* Frees, and wipes: a reply holds keys. */
-void uapi_text_fini(struct uapi_text *t);
-void uapi_put(struct uapi_text *t, const char *fmt, ...) PRINTF_LIKE(2, 3);
-
-/* The interface's own lines; listen_port and fwmark are left out when 0. */
-void uapi_put_device(
-	struct uapi_text *t, const struct wg_info *info, uint16_t listen_port, uint32_t fwmark);
-/* Ours alone, before the first peer, where wg(8) skips what it does not know:
- * "drop_<key>=<n>" for each reason that occurred. */
-void uapi_put_drops(struct uapi_text *t, const uint64_t drops[WG_DROP_N]);
-void uapi_put_peer(struct uapi_text *t, const struct wg_peer_info *p);
-
-/* All of the above for a device. 0, -ENOMEM. The status line is not included. */
-MUST_CHECK int uapi_put_all(
-	struct uapi_text *t, struct wg *wg, uint16_t listen_port, uint32_t fwmark);
 
 #endif

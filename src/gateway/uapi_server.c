@@ -2,7 +2,9 @@
  *
  * A client is read a little at a time, so that a large request of one does not
  * hold up the others; its next request is looked at only when the reply to the
- * last is written, so that replies never pile up.
+ * last is written, so that replies never pile up. A reply is made as the client
+ * takes it, OUT_CAP bytes at a time, and OUT_FILLS times at most before the others
+ * have their turn.
  *
  * Room. When all places are taken and somebody waits, the place of a client
  * that is stuck (half a request, or a reply that it does not read) for
@@ -37,6 +39,8 @@
 enum {
 	IN_CAP = 16384,
 	READS_PER_RUN = 16, /* of IN_CAP bytes, per client */
+	OUT_CAP = 65536, /* of a reply there is no more in memory at once */
+	OUT_FILLS = 4, /* per client and run */
 	BACKLOG = 128,
 };
 
@@ -57,6 +61,8 @@ struct client {
 	struct uapi_reader reader;
 	struct uapi_text out;
 	size_t out_sent;
+	struct uapi_reply *reply; /* what of a reply is not in out yet; NULL: nothing */
+	unsigned n_fills; /* of out, in this run */
 	size_t in_len, in_used;
 	char in[IN_CAP];
 };
@@ -303,6 +309,7 @@ static void client_close(struct uapi_server *s, size_t i)
 
 	close(c->fd);
 	uapi_reader_fini(&c->reader);
+	uapi_reply_end(c->reply);
 	uapi_text_fini(&c->out);
 	crypto_wipe(c->in, c->in_len);
 	free(c);
@@ -338,7 +345,7 @@ size_t uapi_server_clients(const struct uapi_server *s)
 
 static bool has_output(const struct client *c)
 {
-	return c->out_sent < c->out.len;
+	return c->out_sent < c->out.len || c->reply;
 }
 
 /* Waits for the other side to go on with something that it began. */
@@ -350,16 +357,33 @@ static bool is_stuck(const struct client *c)
 static void reply_error(struct client *c, const char *op, const char *why, int code, int sent_code)
 {
 	log_line(LOG_WARN, "configuration socket: %s refused: %s (%s)", op, why, strerror(-code));
+	uapi_reply_end(c->reply);
+	c->reply = NULL;
 	uapi_text_fini(&c->out);
 	uapi_put(&c->out, "errno=%d\n\n", sent_code);
+}
+
+/* Make more of the reply, as much as has room. */
+static void fill_out(struct client *c)
+{
+	c->n_fills++;
+	if (uapi_reply_more(c->reply, &c->out, OUT_CAP))
+		return;
+	uapi_reply_end(c->reply);
+	c->reply = NULL;
 }
 
 static void reply_get(struct uapi_server *s, struct client *c)
 {
 	int ret = s->ops->get(s->ctx, &c->out);
 
+	if (!ret && c->out.has_failed)
+		ret = -ENOMEM;
 	if (!ret)
-		uapi_put(&c->out, "errno=0\n\n");
+		ret = uapi_reply_begin(&c->reply, s->ops->device(s->ctx));
+	if (!ret)
+		fill_out(c);
+	/* Later there will be no need for more memory of this kind. */
 	if (!ret && c->out.has_failed)
 		ret = -ENOMEM;
 	/* wg(8) reads the status of get as a positive number ... */
@@ -371,6 +395,8 @@ static void reply_set(struct uapi_server *s, struct client *c)
 {
 	int ret = s->ops->apply(s->ctx, &c->reader.change);
 
+	/* A large one is not kept until the client says more. */
+	gateway_change_fini(&c->reader.change);
 	/* ... and that of set as a negative one, which is what wireguard-go sends. */
 	if (ret)
 		reply_error(c, "set", "it could not be applied", ret, ret);
@@ -406,14 +432,28 @@ static void handle_event(struct uapi_server *s, struct client *c, enum uapi_even
 static bool client_send(struct client *c, uint64_t now_ns)
 {
 	while (has_output(c)) {
-		ssize_t n = send(c->fd, c->out.p + c->out_sent, c->out.len - c->out_sent,
-			MSG_NOSIGNAL | MSG_DONTWAIT);
+		ssize_t n;
 
+		if (c->out_sent == c->out.len) {
+			if (c->n_fills >= OUT_FILLS)
+				return true;
+			uapi_text_clear(&c->out);
+			c->out_sent = 0;
+			fill_out(c);
+			if (!c->out.len)
+				break;
+		}
+		n = send(c->fd, c->out.p + c->out_sent, c->out.len - c->out_sent,
+			MSG_NOSIGNAL | MSG_DONTWAIT);
 		if (n < 0)
 			return errno == EAGAIN || errno == EINTR;
 		c->out_sent += (size_t)n;
 		c->progress_ns = now_ns;
 	}
+	if (c->out.has_failed)
+		return false;
+	if (has_output(c))
+		return true;
 	uapi_text_fini(&c->out);
 	c->out_sent = 0;
 	if (!c->is_hangup)
@@ -433,8 +473,6 @@ static bool client_parse(struct uapi_server *s, struct client *c, uint64_t now_n
 
 		c->in_used += used;
 		handle_event(s, c, event);
-		if (c->out.has_failed)
-			return false;
 		if (!client_send(c, now_ns))
 			return false;
 		if (c->is_hangup || c->is_draining)
@@ -484,6 +522,7 @@ static bool client_run(struct uapi_server *s, struct client *c, short revents, u
 {
 	bool is_dry = false;
 
+	c->n_fills = 0;
 	if (revents & POLLNVAL)
 		return false;
 	if (has_output(c)) {
@@ -570,6 +609,8 @@ static void add_client(struct uapi_server *s, int fd, uint64_t now_ns)
 	uapi_reader_init(&c->reader);
 	uapi_text_init(&c->out);
 	c->out_sent = 0;
+	c->reply = NULL;
+	c->n_fills = 0;
 	c->in_len = 0;
 	c->in_used = 0;
 	c->fd = fd;

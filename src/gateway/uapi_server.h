@@ -7,6 +7,7 @@
 #include "base/compiler.h"
 #include "gateway/change.h"
 #include "gateway/uapi.h"
+#include "gateway/uapi_reply.h"
 #include <poll.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -22,8 +23,11 @@ enum {
 struct uapi_server_ops {
 	/* Do what a set=1 request asks for. 0 or negative errno, which the client is told. */
 	int (*apply)(void *ctx, struct gateway_change *c);
-	/* Write the reply to get=1, without the status line (uapi_put_all). 0 or negative errno. */
+	/* Write what stands before the first peer in the reply to get=1 (uapi_put_head and
+	 * whatever else there is to tell). 0 or negative errno. */
 	int (*get)(void *ctx, struct uapi_text *out);
+	/* Whose peers follow; NULL: none do. Must stay while the server is open. */
+	struct wg *(*device)(void *ctx);
 };
 
 struct uapi_server;

@@ -335,6 +335,7 @@ static void owner_append(struct allowed_owner *o, struct allowed_leaf *leaf)
 		o->first = leaf;
 	o->last = leaf;
 	o->n++;
+	o->n_changes++;
 }
 
 static void owner_unlink(struct allowed_owner *o, struct allowed_leaf *leaf)
@@ -348,6 +349,7 @@ static void owner_unlink(struct allowed_owner *o, struct allowed_leaf *leaf)
 	else
 		o->last = leaf->prev;
 	o->n--;
+	o->n_changes++;
 }
 
 static struct allowed_owner *owner_of(const struct allowed_leaf *leaf)

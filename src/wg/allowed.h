@@ -24,7 +24,8 @@ struct allowed_chunk;
 struct allowed_owner {
 	struct allowed_leaf *first;
 	struct allowed_leaf *last;
-	size_t n;
+	uint32_t n;
+	uint32_t n_changes; /* of the list, ever; wraps */
 };
 
 struct allowed_table {

@@ -1,4 +1,4 @@
-/* The device: creation, up and down, configuration, what wg(8) shows. */
+/* The device: creation, up and down, configuration. What wg(8) shows: walk.c. */
 #include "wg/device.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -96,6 +96,7 @@ void wg_destroy(struct wg *wg)
 {
 	if (!wg)
 		return;
+	assert(!wg->walks);
 	pthread_mutex_lock(&wg->lock);
 	while (wg->first)
 		peer_remove(wg->first);
@@ -482,61 +483,4 @@ void wg_get(struct wg *wg, struct wg_info *out)
 	memcpy(out->public_key, wg->identity.public_key, WG_KEY_LEN);
 	out->n_peers = wg->n_peers;
 	pthread_mutex_unlock(&wg->lock);
-}
-
-struct prefix_list {
-	struct prefix *net;
-	size_t cap;
-};
-
-static int list_prefixes(const struct wg_peer *p, struct prefix_list *list)
-{
-	size_t n = 0;
-
-	if (p->allowed.n > list->cap) {
-		struct prefix *more = realloc(list->net, p->allowed.n * sizeof(*more));
-
-		if (!more)
-			return -ENOMEM;
-		list->net = more;
-		list->cap = p->allowed.n;
-	}
-	for (struct allowed_leaf *l = p->allowed.first; l; l = allowed_next(l))
-		allowed_prefix(l, &list->net[n++]);
-	return 0;
-}
-
-static void describe_peer(struct wg_peer *p, struct wg_peer_info *out)
-{
-	*out = (struct wg_peer_info){ 0 };
-	memcpy(out->public_key, p->noise.public_key, WG_KEY_LEN);
-	memcpy(out->psk, p->noise.psk, WG_KEY_LEN);
-	out->has_psk = !is_zero(p->noise.psk);
-	out->has_endpoint = endpoint_get(&p->endpoint, &out->endpoint);
-	out->last_handshake_wall_ns = p->last_handshake_wall_ns;
-	out->rx_bytes = atomic_load_explicit(&p->rx_bytes, memory_order_relaxed);
-	out->tx_bytes = atomic_load_explicit(&p->tx_bytes, memory_order_relaxed);
-	out->keepalive_s = (uint16_t)(atomic_load(&p->persistent_ns) / NSEC_PER_SEC);
-	out->n_allowed = p->allowed.n;
-}
-
-int wg_each_peer(struct wg *wg, int (*each)(void *ctx, const struct wg_peer_info *p), void *ctx)
-{
-	struct prefix_list list = { 0 };
-	struct wg_peer_info info;
-	int ret = 0;
-
-	pthread_mutex_lock(&wg->lock);
-	for (struct wg_peer *p = wg->first; p && !ret; p = p->next) {
-		ret = list_prefixes(p, &list);
-		if (ret)
-			break;
-		describe_peer(p, &info);
-		info.allowed = list.net;
-		ret = each(ctx, &info);
-	}
-	pthread_mutex_unlock(&wg->lock);
-	crypto_wipe(&info, sizeof(info));
-	free(list.net);
-	return ret;
 }

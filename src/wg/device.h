@@ -181,6 +181,7 @@ struct wg {
 	struct admit admit;
 	struct wheel wheel;
 	struct wg_peer *first, *last;
+	struct wg_walk *walks; /* those under way */
 	struct wg_peer **buckets; /* by public key */
 	size_t n_buckets; /* a power of two */
 	size_t n_peers;
@@ -233,6 +234,10 @@ void endpoint_clear_local(struct endpoint_cell *c);
 void mtus_set(struct mtus_cell *c, const struct wg_mtus *m);
 /* false: they are the ones read at *seq, or being written just now. Any thread. */
 bool mtus_get(const struct mtus_cell *c, struct wg_mtus *out, uint32_t *seq);
+
+/* ---- walk.c */
+/* The peer is about to leave the list: walks that stand on it step to the next. Lock. */
+void walks_step_off(struct wg_peer *p);
 
 /* ---- stage.c: packets that wait for a session. */
 /* Copy packets to the queue's end; those that fall out are counted. Any thread. */

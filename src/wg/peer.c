@@ -131,6 +131,7 @@ static void unlink_peer(struct wg_peer *p)
 	while (*b != p)
 		b = &(*b)->hash_next;
 	*b = p->hash_next;
+	walks_step_off(p);
 	*(p->prev ? &p->prev->next : &wg->first) = p->next;
 	*(p->next ? &p->next->prev : &wg->last) = p->prev;
 	wg->n_peers--;

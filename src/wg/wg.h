@@ -203,7 +203,8 @@ struct wg_peer_info {
 	uint64_t last_handshake_wall_ns; /* 0: never */
 	uint64_t rx_bytes, tx_bytes;
 	uint16_t keepalive_s;
-	const struct prefix *allowed; /* good during the call only */
+	uint64_t drops[WG_DROP_N]; /* 0 for reasons that know no peer */
+	const struct prefix *allowed; /* good until the next call for the same walk */
 	size_t n_allowed;
 };
 
@@ -215,10 +216,24 @@ struct wg_info {
 };
 
 void wg_get(struct wg *wg, struct wg_info *out);
-/* Calls each() for every peer, oldest first, with the lock held. Stops when it
- * returns non-zero and returns that; 0 otherwise; -ENOMEM. */
-MUST_CHECK int wg_each_peer(
-	struct wg *wg, int (*each)(void *ctx, const struct wg_peer_info *p), void *ctx);
+
+/* A walk over all peers, oldest first, a few at a time; the device's lock is held
+ * only while those are copied. Each peer is shown as it is at one moment, its
+ * prefixes included; different peers at different moments. A peer that is there
+ * from begin to end is shown exactly once, one that is added or removed
+ * meanwhile at most once; a key that is removed and added again is shown at
+ * least once. A walk is one thread's at a time, others may walk and change. */
+struct wg_walk;
+/* 0, -ENOMEM. Must end before wg_destroy. */
+MUST_CHECK int wg_walk_begin(struct wg_walk **out, struct wg *wg);
+/* Up to cap (not 0) peers more; *n of them, 0 at the end. -EAGAIN: part of a long list of
+ * prefixes was copied, call again (*n is 0). -ENOMEM: there was no room for
+ * such a list, 18 bytes per prefix. infos hold keys: the caller wipes them. */
+MUST_CHECK int wg_walk_next(
+	struct wg_walk *walk, struct wg_peer_info *infos, size_t cap, size_t *n);
+/* NULL is fine. */
+void wg_walk_end(struct wg_walk *walk);
+
 /* Count drops that a slow caller found. */
 void wg_drop(struct wg *wg, enum wg_drop why, uint64_t n);
 /* Drops counted by the slow calls and all workers, indexed by enum wg_drop. Any thread. */

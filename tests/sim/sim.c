@@ -5,6 +5,7 @@
  * An inner packet is an IPv4 header and a payload that follows from (sender,
  * receiver, number); the first bytes of the payload are these three. */
 #include "sim.h"
+#include <errno.h>
 #include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -678,28 +679,21 @@ struct wg_peer *sim_peer(struct sim *s, int a, int b)
 	return peer_find(s->node[a].wg, s->node[b].public_key);
 }
 
-struct wanted_info {
-	const uint8_t *key;
-	struct wg_peer_info info;
-};
-
-static int take_info(void *ctx, const struct wg_peer_info *p)
-{
-	struct wanted_info *w = ctx;
-
-	if (memcmp(p->public_key, w->key, WG_KEY_LEN) != 0)
-		return 0;
-	w->info = *p;
-	w->info.allowed = NULL;
-	return 1;
-}
-
 struct wg_peer_info sim_info(struct sim *s, int a, int b)
 {
-	struct wanted_info w = { .key = s->node[b].public_key };
+	struct wg_peer_info info = { 0 };
+	struct wg_walk *walk;
+	size_t n = 0;
+	int ret;
 
-	SIM_CHECK(s, wg_each_peer(s->node[a].wg, take_info, &w) == 1);
-	return w.info;
+	SIM_CHECK(s, wg_walk_begin(&walk, s->node[a].wg) == 0);
+	do {
+		ret = wg_walk_next(walk, &info, 1, &n);
+		SIM_CHECK(s, ret == -EAGAIN || n == 1);
+	} while (ret == -EAGAIN || memcmp(info.public_key, s->node[b].public_key, WG_KEY_LEN) != 0);
+	wg_walk_end(walk);
+	info.allowed = NULL;
+	return info;
 }
 
 uint64_t sim_drops(struct sim *s, int a, enum wg_drop why)

@@ -1,5 +1,5 @@
 /* Requests of the configuration protocol: what is understood, what is refused
- * and how, cut into any pieces; and the text of replies. */
+ * and how, cut into any pieces. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "crypto/crypto.h"
 #include "gateway/uapi.h"
+#include "gateway/uapi_reply.h"
 #include "link/link.h"
 #include <errno.h>
 #include <stdio.h>
@@ -441,172 +442,6 @@ static void test_many_peers(void **state)
 	assert_true(many < 40 * few + SEC(1));
 }
 
-/* ---- Replies. */
-
-static void test_reply(void **state)
-{
-	static const struct prefix nets[] = {
-		{ { 2 /* AF_INET */, { 10, 1 } }, 16 },
-		{ { 10 /* AF_INET6 */, { 0x20, 0x01, 0x0d, 0xb8 } }, 32 },
-	};
-	struct wg_info info = { .has_private_key = true };
-	struct wg_peer_info peer = { .keepalive_s = 25,
-		.rx_bytes = UINT64_MAX,
-		.tx_bytes = 7,
-		.last_handshake_wall_ns = 1700000000000000005ULL,
-		.has_psk = true,
-		.has_endpoint = true,
-		.allowed = nets,
-		.n_allowed = 2 };
-	struct ipport addr;
-	struct uapi_text t;
-
-	memset(info.private_key, 1, WG_KEY_LEN);
-	memset(peer.public_key, 2, WG_KEY_LEN);
-	memset(peer.psk, 3, WG_KEY_LEN);
-	assert_int_equal(ipport_parse(&addr, "[2001:db8::9]:51820", 19), 0);
-	endpoint_from_addr(&peer.endpoint, &addr);
-	uapi_text_init(&t);
-	uapi_put_device(&t, &info, 51820, 0xffffffff);
-	uapi_put_peer(&t, &peer);
-	assert_string_equal(t.p,
-		"private_key=" K1 "\nlisten_port=51820\nfwmark=4294967295\n"
-		"public_key=" K2 "\npreshared_key=" K3 "\nprotocol_version=1\n"
-		"endpoint=[2001:db8::9]:51820\nlast_handshake_time_sec=1700000000\n"
-		"last_handshake_time_nsec=5\ntx_bytes=7\nrx_bytes=18446744073709551615\n"
-		"persistent_keepalive_interval=25\nallowed_ip=10.1.0.0/16\nallowed_ip=2001:db8::/"
-		"32\n");
-	uapi_text_fini(&t);
-	assert_null(t.p);
-}
-
-static void test_reply_of_nothing(void **state)
-{
-	struct wg_info info = { 0 };
-	struct wg_peer_info peer = { 0 };
-	struct uapi_text t;
-
-	uapi_text_init(&t);
-	uapi_put_device(&t, &info, 0, 0);
-	assert_int_equal(t.len, 0);
-	uapi_put_peer(&t, &peer);
-	assert_null(strstr(t.p, "endpoint="));
-	assert_null(strstr(t.p, "allowed_ip="));
-	assert_non_null(strstr(t.p, "persistent_keepalive_interval=0\n"));
-	uapi_text_fini(&t);
-}
-
-static void test_reply_drops(void **state)
-{
-	uint64_t drops[WG_DROP_N] = { [WG_DROP_REPLAY] = 5, [WG_OK] = 9 };
-	struct uapi_text t;
-
-	uapi_text_init(&t);
-	uapi_put_drops(&t, drops);
-	assert_string_equal(t.p, "drop_replay=5\n");
-	uapi_text_fini(&t);
-}
-
-/* ---- Requests, a real device, and its reply. */
-
-static void no_send(
-	void *ctx, const struct wg_endpoint *to, uint8_t *msg, size_t len, enum wg_msg_kind kind)
-{
-}
-
-static void no_wake(void *ctx)
-{
-}
-
-static struct wg *make_device(void)
-{
-	static const struct wg_ops ops = { no_send, no_wake, endpoint_limit_key };
-	struct wg_config cfg = { .ops = &ops, .n_workers = 1, .seed = 1 };
-	struct wg *wg;
-
-	assert_int_equal(wg_create(&wg, &cfg), 0);
-	return wg;
-}
-
-static void set(struct wg *wg, const char *lines)
-{
-	struct uapi_reader r;
-	char text[2048];
-
-	snprintf(text, sizeof(text), "set=1\n%s\n", lines);
-	uapi_reader_init(&r);
-	assert_int_equal(feed(&r, text), UAPI_SET);
-	assert_int_equal(wg_apply(wg, &r.change.wg, SEC(1), SEC(1), NULL, NULL), 0);
-	uapi_reader_fini(&r);
-}
-
-/* The reply, less the lines that say nothing here. */
-static void expect_reply(struct wg *wg, const char *want)
-{
-	static const char *const dull[] = { "protocol_version=", "last_handshake_time_",
-		"tx_bytes=0", "rx_bytes=0", "preshared_key=000",
-		"persistent_keepalive_interval=0" };
-	char got[2048] = "";
-	char *save = NULL;
-	struct uapi_text t;
-
-	uapi_text_init(&t);
-	assert_int_equal(uapi_put_all(&t, wg, 0, 0), 0);
-	uapi_put(&t, " ");
-	for (char *l = strtok_r(t.p, "\n", &save); l; l = strtok_r(NULL, "\n", &save)) {
-		bool is_dull = *l == ' ';
-
-		for (size_t i = 0; i < ARRAY_LEN(dull); i++)
-			is_dull |= strncmp(l, dull[i], strlen(dull[i])) == 0;
-		if (is_dull)
-			continue;
-		strcat(got, l);
-		strcat(got, "\n");
-	}
-	assert_string_equal(got, want);
-	uapi_text_fini(&t);
-}
-
-static void test_real_device(void **state)
-{
-	struct wg *wg;
-
-	assert_int_equal(crypto_init(NULL), 0);
-	wg = make_device();
-	expect_reply(wg, "");
-	set(wg,
-		"public_key=" K1 "\nallowed_ip=10.0.0.0/8\nendpoint=192.0.2.1:5\n"
-		"preshared_key=" K3 "\npersistent_keepalive_interval=7\n");
-	expect_reply(wg,
-		"public_key=" K1 "\npreshared_key=" K3 "\nendpoint=192.0.2.1:5\n"
-		"persistent_keepalive_interval=7\nallowed_ip=10.0.0.0/8\n");
-	/* Sections take effect in order: K2 takes a network, K1 goes and comes back new. */
-	set(wg,
-		"public_key=" K2 "\nallowed_ip=10.0.0.0/8\nallowed_ip=11.0.0.0/8\n"
-		"public_key=" K1 "\nremove=true\npublic_key=" K1 "\nallowed_ip=11.0.0.0/8\n");
-	expect_reply(wg,
-		"public_key=" K2 "\nallowed_ip=10.0.0.0/8\n"
-		"public_key=" K1 "\nallowed_ip=11.0.0.0/8\n");
-	/* update_only makes no peer, also not one that has just been removed. */
-	set(wg,
-		"public_key=" K3 "\nupdate_only=true\nallowed_ip=10.0.0.0/8\n"
-		"public_key=" K1 "\nremove=true\n"
-		"public_key=" K1 "\nupdate_only=true\nallowed_ip=11.0.0.0/8\n");
-	expect_reply(wg, "public_key=" K2 "\nallowed_ip=10.0.0.0/8\n");
-	/* A second section of the same peer adds to the first. */
-	set(wg,
-		"public_key=" K2 "\nreplace_allowed_ips=true\nallowed_ip=12.0.0.0/8\n"
-		"public_key=" K2 "\nallowed_ip=13.0.0.0/8\nallowed_ip=-12.0.0.0/8\n");
-	expect_reply(wg, "public_key=" K2 "\nallowed_ip=13.0.0.0/8\n");
-	set(wg, "replace_peers=true\npublic_key=" K3 "\n");
-	expect_reply(wg, "public_key=" K3 "\n");
-	set(wg, "replace_peers=true\nprivate_key=" K1 "\n");
-	/* Made fit for the curve, as every implementation shows it. */
-	expect_reply(wg,
-		"private_key=0001010101010101010101010101010101010101010101010101010101010141\n");
-	wg_destroy(wg);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -622,10 +457,6 @@ int main(void)
 		cmocka_unit_test(test_too_many_sections),
 		cmocka_unit_test(test_half_request),
 		cmocka_unit_test(test_many_peers),
-		cmocka_unit_test(test_reply),
-		cmocka_unit_test(test_reply_of_nothing),
-		cmocka_unit_test(test_reply_drops),
-		cmocka_unit_test(test_real_device),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
