@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/keytext.h"
 #include "bench/rounds.h"
+#include "crypto/crypto.h"
 #include "wire/wgmsg.h"
 #include <errno.h>
 #include <netinet/in.h>
@@ -180,7 +181,8 @@ static int serve_tray(struct crowd *c, struct tray *t, int fd)
 	return 0;
 }
 
-static void put_on_tray(struct crowd *c, struct tray *t, size_t i)
+/* A message of client i, which must stay until the tray is served. */
+static void put_on_tray(struct crowd *c, struct tray *t, size_t i, uint8_t *msg, size_t len)
 {
 	struct in_pktinfo from = { .ipi_spec_dst.s_addr = htonl(c->plan.first_source +
 					   (c->plan.is_behind_nat ? 0 : i)) };
@@ -190,7 +192,7 @@ static void put_on_tray(struct crowd *c, struct tray *t, size_t i)
 	t->to = (struct sockaddr_in){ .sin_family = AF_INET,
 		.sin_port = htons(c->plan.port),
 		.sin_addr.s_addr = htonl(c->plan.server) };
-	t->iov[t->n] = (struct iovec){ c->visitors[i].msg, WGMSG_INITIATION_LEN };
+	t->iov[t->n] = (struct iovec){ msg, len };
 	*m = (struct msghdr){ .msg_name = &t->to,
 		.msg_namelen = sizeof(t->to),
 		.msg_iov = &t->iov[t->n],
@@ -235,7 +237,7 @@ static int send_due(struct crowd *c, uint64_t now_ns)
 			wg_clients_initiate(c->clients, i, now_ns, clock_wall_ns(), v->msg);
 		v->is_fresh = false;
 		v->next_ns = retry_at(c, now_ns);
-		put_on_tray(c, &t, i);
+		put_on_tray(c, &t, i, v->msg, sizeof(v->msg));
 		if (t.n == BATCH || c->plan.is_behind_nat)
 			ret = serve_tray(c, &t, socket_of(c, i));
 	}
@@ -255,7 +257,7 @@ static int take_cookie(struct crowd *c, size_t i, uint64_t now_ns)
 	if (!c->plan.answers_cookies_at_once || !wg_clients_again(c->clients, i, now_ns, v->msg))
 		return 0;
 	v->next_ns = retry_at(c, now_ns);
-	put_on_tray(c, &t, i);
+	put_on_tray(c, &t, i, v->msg, sizeof(v->msg));
 	return serve_tray(c, &t, socket_of(c, i));
 }
 
@@ -330,6 +332,27 @@ int crowd_run(struct crowd *c, uint64_t interval_ns, uint64_t limit_ns)
 		now_ns = clock_now_ns();
 	}
 	c->ended_ns = now_ns;
+	return ret;
+}
+
+int crowd_confirm(struct crowd *c, size_t i, uint32_t *receiver_index)
+{
+	uint8_t room[WG_HEAD + WG_TAIL];
+	struct wg_packet keepalive = { .data = room + WG_HEAD };
+	struct tray t = { .n = 0 };
+	struct aead *aead;
+	int ret = aead_create(&aead);
+
+	if (ret < 0)
+		return ret;
+	if (wg_clients_seal(c->clients, i, aead, &keepalive, 1)) {
+		*receiver_index = get_le32(keepalive.data + 4);
+		put_on_tray(c, &t, i, keepalive.data, keepalive.len);
+		ret = serve_tray(c, &t, socket_of(c, i));
+	} else {
+		ret = -ENOTCONN;
+	}
+	aead_destroy(aead);
 	return ret;
 }
 

@@ -40,6 +40,10 @@ void crowd_prepare(struct crowd *c);
  * stop; other negative errno when a socket failed. */
 MUST_CHECK int crowd_run(struct crowd *c, uint64_t interval_ns, uint64_t limit_ns);
 
+/* Client i, which has a session, sends a keepalive in it. The receiver index that its
+ * messages carry. 0; -ENOTCONN without a session; other negative errno. */
+MUST_CHECK int crowd_confirm(struct crowd *c, size_t i, uint32_t *receiver_index);
+
 /* What came of it. */
 struct crowd_result {
 	size_t n_sessions;

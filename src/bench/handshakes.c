@@ -9,8 +9,10 @@
  * complete the initiator's handshake: what was measured are real handshakes. */
 #include "base/clock.h"
 #include "base/rcu.h"
+#include "bench/burst.h"
 #include "bench/device.h"
 #include "bench/flood_cost.h"
+#include "bench/forgery.h"
 #include "bench/hist.h"
 #include "bench/rounds.h"
 #include "bench/scenario.h"
@@ -254,6 +256,10 @@ int handshakes_run(struct scene *s)
 	if (!ret)
 		ret = run_in_memory(s);
 	if (!ret)
+		ret = burst_run(s);
+	if (!ret)
 		ret = flood_cost_run(s);
+	if (!ret)
+		ret = forgery_run(s);
 	return ret;
 }

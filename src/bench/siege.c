@@ -1,10 +1,12 @@
 #include "bench/siege.h"
 #include "base/keytext.h"
+#include "bench/rounds.h"
 #include "crypto/crypto.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { INNER_SERVER = 0x0a090001, TRANSFER_PORT = 5001 };
 
@@ -101,19 +103,32 @@ static int build(struct siege *s, enum lab_kind kind)
 	return ret;
 }
 
-int siege_init(struct siege *s, const char *penstock, enum lab_kind kind, char why[LAB_TEXT_MAX])
+const char *siege_missing(const char *penstock, enum lab_kind kind)
+{
+	const char *missing = lab_missing(penstock);
+
+	return missing ? missing : lab_kind_missing(kind);
+}
+
+/* Unless it was told to stop. Returns ret. */
+static int complain(const struct siege *s, int ret)
+{
+	if (!rounds_stopped())
+		fprintf(stderr, "%spenstock bench: %s\n", isatty(STDERR_FILENO) ? "\n" : "",
+			s->lab ? lab_error(s->lab) : strerror(-ret));
+	return ret;
+}
+
+int siege_init(struct siege *s, const char *penstock, enum lab_kind kind)
 {
 	int ret;
 
 	*s = (struct siege){ 0 };
 	ret = lab_create(&s->lab, penstock);
+	if (!ret)
+		ret = build(s, kind);
 	if (ret < 0) {
-		snprintf(why, LAB_TEXT_MAX, "no lab: %s", strerror(-ret));
-		return ret;
-	}
-	ret = build(s, kind);
-	if (ret < 0) {
-		snprintf(why, LAB_TEXT_MAX, "%s", lab_error(s->lab));
+		complain(s, ret);
 		siege_fini(s);
 	}
 	return ret;
@@ -128,15 +143,39 @@ void siege_fini(struct siege *s)
 	*s = (struct siege){ 0 };
 }
 
-int siege_admit(struct siege *s, const char *sections)
+/* The server's configuration: conf, which is freed, and the sections of one more crowd. */
+static char *with_sections(char *conf, struct crowd *c)
 {
-	char *conf;
-	int ret;
+	char *sections = crowd_sections(c), *longer = NULL;
 
-	if (asprintf(&conf, "%s%s", s->conf, sections) < 0)
-		return -ENOMEM;
-	ret = lab_setconf(s->lab, "server", conf);
-	crypto_wipe(conf, strlen(conf));
+	if (conf && sections && asprintf(&longer, "%s%s", conf, sections) < 0)
+		longer = NULL;
+	if (conf)
+		crypto_wipe(conf, strlen(conf));
+	free(conf);
+	free(sections);
+	return longer;
+}
+
+int siege_crowd(struct siege *s, const struct crowd_plan *plans, size_t n, struct crowd **out)
+{
+	char *conf = strdup(s->conf);
+	size_t i;
+	int ret = 0;
+
+	for (i = 0; i < n; i++)
+		out[i] = NULL;
+	for (i = 0; i < n && !ret; i++) {
+		ret = crowd_create(&out[i], s->lab, s->crowd_ns, &plans[i], s->server_public_key);
+		if (!ret)
+			conf = with_sections(conf, out[i]);
+	}
+	if (!ret)
+		ret = conf ? lab_setconf(s->lab, "server", conf) : -ENOMEM;
+	if (ret < 0)
+		complain(s, ret);
+	if (conf)
+		crypto_wipe(conf, strlen(conf));
 	free(conf);
 	return ret;
 }

@@ -10,6 +10,7 @@
 #define BENCH_SIEGE_H
 
 #include "base/compiler.h"
+#include "bench/crowd.h"
 #include "bench/flood.h"
 #include "bench/lab.h"
 #include "bench/transfer.h"
@@ -32,14 +33,17 @@ struct siege {
 	char *conf; /* the server's configuration, without the crowd */
 };
 
-/* Set all up. 0, or negative errno with the reason in why. */
-MUST_CHECK int siege_init(
-	struct siege *s, const char *penstock, enum lab_kind kind, char why[LAB_TEXT_MAX]);
+/* Why there cannot be one with this kind of gateway here; NULL: there can. */
+const char *siege_missing(const char *penstock, enum lab_kind kind);
+/* Set all up. 0, or negative errno: what went wrong was printed to standard error. */
+MUST_CHECK int siege_init(struct siege *s, const char *penstock, enum lab_kind kind);
+/* All zero is fine. */
 void siege_fini(struct siege *s);
 
-/* Give the server these further peers; sessions end. sections: text of [Peer]
- * sections. 0 or negative errno. */
-MUST_CHECK int siege_admit(struct siege *s, const char *sections);
+/* Make n crowds that the server knows; crowds made before are forgotten by it. 0; or
+ * negative errno: those made so far are the caller's to destroy, the others NULL. */
+MUST_CHECK int siege_crowd(
+	struct siege *s, const struct crowd_plan *plans, size_t n, struct crowd **out);
 
 /* A TCP transfer through the tunnel, from the client to the server. */
 MUST_CHECK int siege_transfer(struct siege *s, struct transfer **out);
