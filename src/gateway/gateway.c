@@ -279,9 +279,9 @@ static void take_netdev_event(struct gateway *g)
 		g->is_leaving = true;
 		return;
 	}
+	wg_set_mtus(g->wg, &ev.mtus);
 	if (ev.mtu != g->mtu) {
 		g->mtu = ev.mtu;
-		wg_set_mtu(g->wg, ev.mtu);
 		fit_superframes(g);
 	}
 	if (ev.is_up != g->is_up) {

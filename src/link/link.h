@@ -261,10 +261,12 @@ struct netdev_event {
 	bool is_up;
 	bool is_gone;
 	unsigned mtu;
+	struct wg_mtus mtus; /* that, and those of all routes through the interface */
 };
 /* Watch the interface of a TUN, in whatever network namespace it is or goes to.
  * The descriptor (the same for ever) is readable at once for the initial state,
- * then on changes. t's descriptor must stay open as long. */
+ * then on changes. t's descriptor must stay open as long. New MTUs of routes are told
+ * at once, those that are gone within about half a second. */
 MUST_CHECK int netdev_open(struct netdev **out, const struct tun *t);
 int netdev_fd(const struct netdev *d);
 /* Read what is pending; 1: *ev is new, 0: nothing for us, negative errno (-EPERM

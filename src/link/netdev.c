@@ -8,8 +8,10 @@
  * that has the current socket in it, so that it never changes.
  *
  * State is always asked for anew (RTM_GETLINK) when a socket is new or when it
- * lost messages (ENOBUFS); the answer is a message like any other. */
+ * lost messages (ENOBUFS); the answer is a message like any other. The MTUs of the
+ * routes through the interface come from the same socket: see route_mtus.c. */
 #include "link.h"
+#include "route_mtus.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -30,6 +32,7 @@ enum {
 	ATTR_GSO_IPV4_MAX_SIZE = 63, /* IFLA_GSO_IPV4_MAX_SIZE, Linux 6.3 */
 	BUF_LEN = 32768, /* the kernel's messages are no longer than this */
 	ACK_TIMEOUT_S = 2,
+	READS_MAX = 64, /* datagrams per call: a dump may have thousands */
 };
 
 struct netdev {
@@ -38,6 +41,8 @@ struct netdev {
 	struct mnl_socket *nl; /* NULL: in a namespace that we may not enter */
 	struct mnl_socket *req; /* for requests with an answer; the same namespace */
 	int ifindex;
+	bool is_lossy; /* the socket overflowed: state must be asked for */
+	struct route_mtus routes;
 	bool has_last;
 	struct netdev_event last;
 };
@@ -72,7 +77,7 @@ static void *run_opener(void *arg)
 		o->err = -errno;
 		return NULL;
 	}
-	o->nl = open_socket(RTMGRP_LINK, SOCK_NONBLOCK);
+	o->nl = open_socket(RTMGRP_LINK | ROUTE_MTUS_GROUPS, SOCK_NONBLOCK);
 	if (o->nl)
 		o->req = open_socket(0, 0);
 	if (!o->req) {
@@ -136,6 +141,8 @@ static void detach(struct netdev *d)
 		mnl_socket_close(d->req);
 	d->nl = NULL;
 	d->req = NULL;
+	d->is_lossy = false;
+	route_mtus_reset(&d->routes);
 }
 
 /* ---- Messages. */
@@ -168,8 +175,10 @@ static int watch(struct netdev *d)
 
 	if (epoll_ctl(d->epfd, EPOLL_CTL_ADD, mnl_socket_get_fd(d->nl), &ev))
 		ret = -errno;
-	if (!ret)
+	if (!ret) {
+		route_mtus_watch(d->nl);
 		ret = ask_state(d);
+	}
 	if (ret)
 		detach(d);
 	return ret;
@@ -193,7 +202,8 @@ int netdev_adopt(struct netdev *d, int fd, unsigned ifindex)
 {
 	detach(d);
 	d->nl = mnl_socket_fdopen(fd);
-	if (!d->nl || mnl_socket_bind(d->nl, RTMGRP_LINK, MNL_SOCKET_AUTOPID) < 0) {
+	if (!d->nl ||
+		mnl_socket_bind(d->nl, RTMGRP_LINK | ROUTE_MTUS_GROUPS, MNL_SOCKET_AUTOPID) < 0) {
 		int ret = -errno;
 
 		if (!d->nl)
@@ -210,7 +220,6 @@ struct news {
 	struct netdev *d;
 	struct netdev_event ev;
 	bool has_state, is_deleted;
-	bool is_lossy; /* the socket overflowed: state must be asked for */
 };
 
 static int on_attr(const struct nlattr *attr, void *data)
@@ -222,36 +231,48 @@ static int on_attr(const struct nlattr *attr, void *data)
 	return MNL_CB_OK;
 }
 
-/* The answer to ask_state() is the one message addressed to us alone. */
-static bool is_answer(const struct nlmsghdr *msg)
-{
-	return msg->nlmsg_pid != 0;
-}
-
-static int on_message(const struct nlmsghdr *msg, void *data)
+/* is_ours: it answers ask_state(). */
+static void on_link(struct news *n, const struct nlmsghdr *msg, bool is_ours)
 {
 	const struct ifinfomsg *info = mnl_nlmsg_get_payload(msg);
-	struct news *n = data;
 
 	if (msg->nlmsg_len < mnl_nlmsg_size(sizeof(*info)))
-		return MNL_CB_OK;
+		return;
 	/* AF_BRIDGE messages speak of ports, not of the interface. */
 	if (info->ifi_family != AF_UNSPEC)
-		return MNL_CB_OK;
-	if (msg->nlmsg_type == RTM_NEWLINK && !n->d->ifindex && is_answer(msg))
+		return;
+	if (msg->nlmsg_type == RTM_NEWLINK && !n->d->ifindex && is_ours)
 		n->d->ifindex = info->ifi_index;
 	if (info->ifi_index != n->d->ifindex)
-		return MNL_CB_OK;
+		return;
 	if (msg->nlmsg_type == RTM_DELLINK) {
 		n->is_deleted = true;
-		return MNL_CB_STOP;
+		return;
 	}
-	if (msg->nlmsg_type != RTM_NEWLINK)
-		return MNL_CB_OK;
 	n->has_state = true;
 	n->ev.is_up = info->ifi_flags & IFF_UP;
 	mnl_attr_parse(msg, sizeof(*info), on_attr, n);
-	return MNL_CB_OK;
+}
+
+/* The answer to ask_state() is that there is no interface of that name or index here. */
+static bool is_missing(const struct nlmsghdr *msg)
+{
+	const struct nlmsgerr *err = mnl_nlmsg_get_payload(msg);
+
+	return msg->nlmsg_type == NLMSG_ERROR && msg->nlmsg_len >= mnl_nlmsg_size(sizeof(*err)) &&
+		err->error == -ENODEV && err->msg.nlmsg_type == RTM_GETLINK;
+}
+
+static void on_message(struct news *n, const struct nlmsghdr *msg)
+{
+	bool is_ours = msg->nlmsg_pid == mnl_socket_get_portid(n->d->nl);
+
+	if (msg->nlmsg_type == RTM_NEWLINK || msg->nlmsg_type == RTM_DELLINK)
+		on_link(n, msg, is_ours);
+	else if (is_missing(msg))
+		n->is_deleted = true;
+	else
+		route_mtus_take(&n->d->routes, msg, (unsigned)n->d->ifindex, is_ours);
 }
 
 /* The interface left this namespace, or the world. */
@@ -271,26 +292,28 @@ static int on_deleted(struct netdev *d, struct news *n)
 /* Take in one datagram. 1: there may be more. 0: no more. Negative errno. */
 static int read_some(struct netdev *d, struct news *n)
 {
-	char buf[BUF_LEN];
+	_Alignas(struct nlmsghdr) char buf[BUF_LEN];
 	ssize_t len = mnl_socket_recvfrom(d->nl, buf, sizeof(buf));
-	int ret;
+	int left = (int)len, ret;
 
-	if (len < 0 && errno == EAGAIN && n->is_lossy) {
+	if (len < 0 && errno == EAGAIN && d->is_lossy) {
 		/* Not before now: a full socket would not take the answer. */
-		n->is_lossy = false;
+		d->is_lossy = false;
 		ret = ask_state(d);
 		/* Gone, and the message that says so is among the lost ones? */
 		return ret ? on_deleted(d, n) : 1;
 	}
 	if (len < 0 && errno == ENOBUFS) {
-		n->is_lossy = true;
+		d->is_lossy = true;
+		route_mtus_lost(&d->routes);
 		return 1;
 	}
 	if (len < 0)
 		return errno == EAGAIN ? 0 : errno == EINTR ? 1 : -errno;
-	ret = mnl_cb_run(buf, (size_t)len, 0, 0, on_message, n);
-	/* An error message answers ask_state(): no interface of that name or index here. */
-	if (n->is_deleted || (ret < 0 && errno == ENODEV)) {
+	for (struct nlmsghdr *msg = (struct nlmsghdr *)buf;
+		!n->is_deleted && mnl_nlmsg_ok(msg, left); msg = mnl_nlmsg_next(msg, &left))
+		on_message(n, msg);
+	if (n->is_deleted) {
 		n->is_deleted = false;
 		ret = on_deleted(d, n);
 		return ret ? ret : d->nl != NULL;
@@ -300,7 +323,8 @@ static int read_some(struct netdev *d, struct news *n)
 
 static bool is_same(const struct netdev_event *a, const struct netdev_event *b)
 {
-	return a->is_up == b->is_up && a->is_gone == b->is_gone && a->mtu == b->mtu;
+	return a->is_up == b->is_up && a->is_gone == b->is_gone && a->mtu == b->mtu &&
+		!memcmp(&a->mtus, &b->mtus, sizeof(a->mtus));
 }
 
 int netdev_read(struct netdev *d, struct netdev_event *ev)
@@ -308,16 +332,28 @@ int netdev_read(struct netdev *d, struct netdev_event *ev)
 	struct news n = { .d = d, .ev = d->last };
 	int ret = 1;
 
-	while (ret == 1 && d->nl)
+	for (int i = 0; i < READS_MAX && ret == 1 && d->nl; i++)
 		ret = read_some(d, &n);
 	if (ret < 0)
 		return ret;
-	if (!n.has_state || (d->has_last && is_same(&n.ev, &d->last)))
+	if (n.ev.is_up != d->last.is_up || n.ev.mtu != d->last.mtu)
+		route_mtus_doubt(&d->routes);
+	route_mtus_ask(&d->routes, d->nl, (unsigned)d->ifindex);
+	n.ev.mtus = d->routes.now;
+	wg_mtus_add(&n.ev.mtus, n.ev.mtu);
+	if (!(n.has_state || d->has_last) || (d->has_last && is_same(&n.ev, &d->last)))
 		return 0;
 	d->has_last = true;
 	d->last = n.ev;
 	*ev = n.ev;
 	return 1;
+}
+
+static int watch_timer(struct netdev *d)
+{
+	struct epoll_event ev = { .events = EPOLLIN };
+
+	return epoll_ctl(d->epfd, EPOLL_CTL_ADD, d->routes.timer, &ev) ? -errno : 0;
 }
 
 int netdev_open(struct netdev **out, const struct tun *t)
@@ -329,7 +365,14 @@ int netdev_open(struct netdev **out, const struct tun *t)
 		return -ENOMEM;
 	d->tun_fd = t->fd;
 	d->epfd = epoll_create1(EPOLL_CLOEXEC);
-	ret = d->epfd < 0 ? -errno : attach(d, false);
+	ret = d->epfd < 0 ? -errno : 0;
+	d->routes.timer = -1;
+	if (!ret)
+		ret = route_mtus_open(&d->routes);
+	if (!ret)
+		ret = watch_timer(d);
+	if (!ret)
+		ret = attach(d, false);
 	if (ret) {
 		netdev_close(d);
 		return ret;
@@ -378,6 +421,7 @@ void netdev_close(struct netdev *d)
 	if (!d)
 		return;
 	detach(d);
+	route_mtus_close(&d->routes);
 	if (d->epfd >= 0)
 		close(d->epfd);
 	free(d);

@@ -62,6 +62,75 @@ def test_k2_matrix(lab, outer, mtu):
     net.udp_sizes(lab, k.ns2, k.ns1, k.v6[0], sizes)
 
 
+def drop_outer(ns, *lengths):
+    """Drop IP packets of these lengths on their way in, instead of those named before."""
+    rules = "".join(f"add rule inet k3 in ip length {n} drop\nadd rule inet k3 in ip6 length {n - 40} drop\n" for n in lengths)
+    net.run(ns, "nft", "-f", "-", input=f"""
+        add table inet k3
+        delete table inet k3
+        add table inet k3
+        add chain inet k3 in {{ type filter hook input priority 0; }}
+        {rules}""")
+
+
+@pytest.mark.parametrize("outer", (4, 6))
+def test_k3_padding_against_route_mtu(lab, outer):
+    """1297 bytes inside, interface 1300, route 1299: the message is one byte shorter than the interface's MTU makes it."""
+    k = Loopback(lab, outer, mtu=1300)
+    head = 32 + 8 + (20 if outer == 4 else 40)
+    sizes = {k.v4[0]: 1297 - 28, k.v6[0]: 1297 - 48}
+
+    def passes(target):
+        return net.ping(k.ns2, target, 1, size=sizes[target], wait=1) == 1
+
+    def routes(verb, mtu):
+        for ns, i in ((k.ns1, 1), (k.ns2, 0)):
+            for a, bits in ((k.v4[i], 32), (k.v6[i], 128)):
+                net.run(ns, "ip", "route", verb, f"{a}/{bits}", "dev", (k.g1 if ns == k.ns1 else k.g2).name, *mtu)
+
+    assert net.first_ping(k.ns2, k.v4[0]), k.logs()
+    for target in sizes:
+        assert passes(target)
+    drop_outer(k.ns0, 1300 + head)
+    for target in sizes:
+        assert not passes(target), "the padding did not reach the interface's MTU"
+    # Linux looks the route up for each packet; here netlink tells of it, which may take a moment.
+    routes("add", ("mtu", 1299))
+    for target in sizes:
+        net.wait_until(lambda: passes(target), 10, message="padded beyond the route's MTU")
+        assert net.ping(k.ns2, target, 20, 0.01, size=sizes[target]) == 20
+    # Another MTU at run time: 1300 and 1299 are too long now.
+    drop_outer(k.ns0, 1300 + head, 1299 + head)
+    for target in sizes:
+        assert not passes(target), "the padding did not reach the route's MTU"
+    routes("change", ("mtu", 1298))
+    for target in sizes:
+        net.wait_until(lambda: passes(target), 10, message="padded beyond the route's new MTU")
+    # And none: the interface's is what counts again.
+    routes("del", ())
+    drop_outer(k.ns0, 1298 + head, 1299 + head)
+    for target in sizes:
+        net.wait_until(lambda: passes(target), 10, message="padded to the MTU of a route that is gone")
+    drop_outer(k.ns0, 1300 + head)
+    for target in sizes:
+        assert not passes(target)
+
+
+def test_k3_padding_in_another_namespace(lab):
+    """The interface is moved while it is used: the routes of its new home count, from its first packet on."""
+    p = Pair(lab, mtu=1300)
+    p.works()
+    c = lab.namespace("c")
+    p.ga.move_to(c)
+    lab.address(c, p.ga.name, p.inner4[0] + "/24")
+    net.run(c, "ip", "link", "set", p.ga.name, "up")
+    drop_outer(p.b, 1300 + 60)
+    assert net.first_ping(c, p.inner4[1])
+    assert net.ping(c, p.inner4[1], 1, size=1269, wait=1) == 0
+    net.run(c, "ip", "route", "add", p.inner4[1] + "/32", "dev", p.ga.name, "mtu", 1299)
+    net.wait_until(lambda: net.ping(c, p.inner4[1], 1, size=1269, wait=1) == 1, 10, message="padded beyond the route's MTU")
+
+
 def test_k4_k5_roaming(lab):
     k = Loopback(lab)
     assert net.first_ping(k.ns1, k.v4[1])
