@@ -255,6 +255,42 @@ MUST_CHECK bool merge_add(struct merge *m, uint8_t *pkt, uint32_t len);
 size_t merge_finish(struct merge *m, struct io_tx **tx);
 void merge_reset(struct merge *m);
 
+/* ---- ICMP errors of our own about inner packets, the pure part. */
+enum {
+	ICMP_HDR = 8,
+	ICMP_QUOTE4 = 576 - 20 - ICMP_HDR, /* bytes of the packet that an error quotes, as Linux */
+	ICMP_QUOTE6 = 1280 - 40 - ICMP_HDR, /* RFC 4443 2.4 (c) */
+	ICMP_QUOTE_MAX = ICMP_QUOTE6,
+	ICMP_UNREACH_MAX = ICMP_HDR + ICMP_QUOTE_MAX,
+	ICMP_UNREACH_PACKET_MAX = 1280,
+};
+
+/* A packet that an error is about. */
+struct icmp_cause {
+	uint8_t family; /* AF_INET, AF_INET6 */
+	uint8_t proto; /* behind IPv6 extension headers */
+	uint8_t tos;
+	uint16_t l4_at; /* where its header begins: at most len */
+	uint32_t len; /* bytes that are quoted */
+	const uint8_t *pkt;
+	const uint8_t *src; /* into the packet: 4 or 16 bytes */
+	const uint8_t *dst;
+};
+
+/* Look at a packet of which the first len bytes are here (the longest quote's are
+ * enough). false: it must not be answered by an ICMP error, or we cannot tell. */
+MUST_CHECK bool icmp_cause_parse(struct icmp_cause *out, const uint8_t *pkt, size_t len);
+
+/* "Destination unreachable": the host (IPv4) or address (IPv6), as the kernel's WireGuard.
+ * The message as one gives it to a raw socket: the checksum is complete for
+ * IPv4, and zero for IPv6, where the kernel fills it in. Returns its length. */
+size_t icmp_unreach_message(const struct icmp_cause *c, uint8_t out[ICMP_UNREACH_MAX]);
+/* TOS or traffic class of its IP header. */
+uint8_t icmp_unreach_tos(const struct icmp_cause *c);
+/* The same as a whole IP packet, from src to the cause's source. */
+size_t icmp_unreach_packet(
+	const struct icmp_cause *c, const uint8_t *src, uint8_t out[ICMP_UNREACH_PACKET_MAX]);
+
 /* ---- The interface as netlink shows it. */
 struct netdev;
 struct netdev_event {
