@@ -220,6 +220,13 @@ static bool seal_with(struct wg_worker *w, struct wg_peer *peer, struct keypair 
 	return true;
 }
 
+static void drop_run(struct wg_worker *w, struct wg_packet *pkts, size_t n, enum wg_drop why)
+{
+	for (size_t i = 0; i < n; i++)
+		pkts[i].drop = why;
+	count_drop(w->drops, why, n);
+}
+
 static bool may_initiate(const struct wg_peer *p, uint64_t now_ns)
 {
 	uint64_t last = atomic_load_explicit(&p->initiation_ns, memory_order_relaxed);
@@ -235,11 +242,11 @@ enum wg_sealed wg_seal(struct wg_worker *w, struct wg_peer *peer, struct wg_pack
 	if (n == 0)
 		return WG_SEALED;
 	if (!atomic_load_explicit(&w->wg->is_up, memory_order_relaxed)) {
-		count_drop(w->drops, WG_DROP_DOWN, n);
+		drop_run(w, pkts, n, WG_DROP_DOWN);
 		return WG_DROPPED;
 	}
 	if (!endpoint_get(&peer->endpoint, to)) {
-		count_drop(w->drops, WG_DROP_NO_ENDPOINT, n);
+		drop_run(w, pkts, n, WG_DROP_NO_ENDPOINT);
 		return WG_DROPPED;
 	}
 	/* What waits goes first. */
@@ -444,13 +451,6 @@ static void open_run(struct wg_worker *w, struct keypair *kp, struct wg_packet *
 		count_drop(w->drops, WG_DROP_REPLAY, 1);
 	}
 	accept_packets(w, kp, pkts, n, from, now_ns);
-}
-
-static void drop_run(struct wg_worker *w, struct wg_packet *pkts, size_t n, enum wg_drop why)
-{
-	for (size_t i = 0; i < n; i++)
-		pkts[i].drop = why;
-	count_drop(w->drops, why, n);
 }
 
 void wg_open(struct wg_worker *w, struct wg_packet *pkts, size_t n, const struct wg_endpoint *from,

@@ -263,7 +263,7 @@ bool wg_is_loop(const struct wg_peer *peer, const uint8_t *pkt, size_t len);
 struct wg_packet {
 	uint8_t *data; /* see wg_seal, wg_open */
 	uint32_t len; /* bytes at data */
-	enum wg_drop drop; /* wg_open: WG_OK or why not */
+	enum wg_drop drop; /* wg_open: WG_OK or why not; wg_seal: why, if WG_DROPPED */
 	struct wg_peer *peer; /* wg_open: who sent it */
 };
 

@@ -373,6 +373,28 @@ static void test_no_overtaking(void **state)
 	assert_int_equal(wg_seal(l.worker, peer, pkt, 1, l.now_ns, &to), WG_SEALED);
 }
 
+/* What is dropped whole says why, packet by packet. */
+static void test_seal_reasons(void **state)
+{
+	struct wg_peer_change pc = { 0 };
+	struct wg_change c = { .peers = &pc, .n_peers = 1 };
+	struct wg_peer *lost;
+	struct wg_endpoint to;
+
+	begin(true);
+	memset(pc.public_key, 0x77, WG_KEY_LEN);
+	lone_apply(&l, &c);
+	lost = peer_find(l.wg, pc.public_key);
+	make_ipv4(2, 60, 9);
+	assert_int_equal(wg_seal(l.worker, lost, pkt, 2, l.now_ns, &to), WG_DROPPED);
+	assert_int_equal(pkt[0].drop, WG_DROP_NO_ENDPOINT);
+	assert_int_equal(pkt[1].drop, WG_DROP_NO_ENDPOINT);
+	wg_set_up(l.wg, false, l.now_ns);
+	assert_int_equal(wg_seal(l.worker, lost, pkt, 2, l.now_ns, &to), WG_DROPPED);
+	assert_int_equal(pkt[0].drop, WG_DROP_DOWN);
+	assert_int_equal(pkt[1].drop, WG_DROP_DOWN);
+}
+
 /* A worker that stages one more for each that is sent; not for ever. */
 static void stage_while_sending(
 	void *ctx, const struct wg_endpoint *to, uint8_t *msg, size_t len, enum wg_msg_kind kind)
@@ -453,6 +475,7 @@ int main(void)
 		TEST(test_mixed_batch),
 		TEST(test_forgery_changes_nothing),
 		TEST(test_no_overtaking),
+		TEST(test_seal_reasons),
 		TEST(test_endless_staging),
 		TEST(test_late_packet_of_previous),
 		TEST(test_handshake_index),
