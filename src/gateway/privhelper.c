@@ -197,6 +197,26 @@ int privhelper_set_gso_max(struct privhelper *h, const struct tun *t, uint32_t b
 	return h->fd < 0 ? priv_set_gso_max(t->fd, bytes) : call_plain(h, &req, &in);
 }
 
+int privhelper_unreach(
+	struct privhelper *h, const struct tun *t, const struct icmp_cause *c, bool *is_local)
+{
+	struct priv_request req = { .op = PRIV_UNREACH, .bytes = c->len };
+	const struct priv_fds in = { .fd = { t->fd }, .n = 1 };
+	struct priv_reply reply;
+	struct priv_fds out;
+	int ret;
+
+	if (h->fd < 0)
+		return -EPERM;
+	memcpy(req.quote, c->pkt, c->len);
+	ret = call(h, &req, &in, &reply, &out);
+	if (ret < 0)
+		return ret;
+	priv_fds_close(&out);
+	*is_local = reply.is_local;
+	return 0;
+}
+
 /* Collect the child, which was told to end; false: it is still there. */
 static bool collect(pid_t pid, int *status)
 {

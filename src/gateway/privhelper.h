@@ -47,6 +47,13 @@ MUST_CHECK int privhelper_netdev_open(
  * interface, wherever that is. 2048 to 65536, else -EINVAL. */
 MUST_CHECK int privhelper_set_gso_max(struct privhelper *h, const struct tun *t, uint32_t bytes);
 
+/* Send an ICMP "destination unreachable" about the packet c from this machine's
+ * addresses, in the namespace where the TUN's interface is. *is_local: the packet's
+ * source is an address of that namespace. As icmp_send_unreach; -EPERM also where
+ * there is no helper, -EBUSY: more than the helper sends. */
+MUST_CHECK int privhelper_unreach(
+	struct privhelper *h, const struct tun *t, const struct icmp_cause *c, bool *is_local);
+
 /* End the helper and collect it; kill it where it does not end by itself. 0, or
  * -EPIPE when it had not ended well. A fresh struct of zeros is fine, as is twice. */
 int privhelper_stop(struct privhelper *h);

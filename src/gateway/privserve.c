@@ -1,13 +1,17 @@
 /* How it works: a loop over one SOCK_SEQPACKET socket: receive a request with
  * its descriptors, check it against a table of what its kind may carry, do it,
- * answer, close every descriptor. Nothing is kept between two requests.
+ * answer, close every descriptor. Nothing is kept between two requests but how many
+ * ICMP errors were sent of late.
  *
  * A TUN's interface can be moved to another namespace (wg-quick users do it):
  * the helper steps into it with setns, opens the netlink socket, and steps back.
  * If it cannot step back it answers and ends, since it would open the next
  * sockets in the wrong place. */
 #include "gateway/privserve.h"
+#include "base/bucket.h"
+#include "base/clock.h"
 #include "base/sandbox.h"
+#include "gateway/icmp_send.h"
 #include "link/link.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -249,6 +253,30 @@ static int serve_udp_open(
 	return 0;
 }
 
+/* Tell a packet's source that there is no way on. Checked as any packet from outside;
+ * what is sent quotes it and says nothing else. */
+static int serve_unreach(
+	const struct priv_request *req, int tun_fd, struct bucket *icmp, struct priv_reply *reply)
+{
+	struct place p = { .own_ns = -1 };
+	struct icmp_cause cause;
+	bool is_local;
+	int ret, err;
+
+	if (!icmp_cause_parse(&cause, req->quote, req->bytes))
+		return -EINVAL;
+	if (!bucket_take(icmp, NSEC_PER_SEC / PRIV_ICMP_PER_SEC, PRIV_ICMP_BURST, clock_now_ns()))
+		return -EBUSY;
+	ret = place_enter(&p, tun_fd);
+	if (ret < 0)
+		return ret;
+	err = icmp_send_unreach(&cause, p.ifindex, &is_local);
+	ret = place_leave(&p);
+	if (ret == 0 && err == 0)
+		reply->is_local = is_local;
+	return ret < 0 ? ret : err;
+}
+
 static bool has_int_option(int fd, int name, int a, int b)
 {
 	int value = -1;
@@ -283,6 +311,7 @@ static bool is_valid(const struct priv_request *req, unsigned n_fds)
 		[PRIV_UDP_MARK] = { 0, UINT32_MAX, 0, 0, 1, PRIV_FDS_MAX },
 		[PRIV_NETDEV_OPEN] = { 0, 0, 0, 0, 1, 1 },
 		[PRIV_SET_GSO_MAX] = { 0, 0, 0, PRIV_GSO_MAX, 1, 1 },
+		[PRIV_UNREACH] = { 0, 0, 0, ICMP_QUOTE_MAX, 1, 1 },
 	};
 
 	if (req->magic != PRIV_MAGIC || req->seq == 0)
@@ -294,7 +323,7 @@ static bool is_valid(const struct priv_request *req, unsigned n_fds)
 		n_fds >= limits[req->op].fds_min && n_fds <= limits[req->op].fds_max;
 }
 
-static int serve_one(const struct priv_request *req, const struct priv_fds *in,
+static int serve_one(const struct priv_request *req, const struct priv_fds *in, struct bucket *icmp,
 	struct priv_reply *reply, struct priv_fds *out)
 {
 	int ret;
@@ -312,6 +341,8 @@ static int serve_one(const struct priv_request *req, const struct priv_fds *in,
 		return ret;
 	case PRIV_SET_GSO_MAX:
 		return priv_set_gso_max(in->fd[0], req->bytes);
+	case PRIV_UNREACH:
+		return serve_unreach(req, in->fd[0], icmp, reply);
 	}
 	return -EBADMSG;
 }
@@ -374,8 +405,10 @@ static int keep_only(int sock)
 static int drop_privileges(void)
 {
 	/* NET_ADMIN: marks, buffers beyond the limit, gso_max_size. BIND_SERVICE: ports
-	 * below 1024. SYS_ADMIN: setns alone, for a TUN that was moved. */
-	static const int caps[] = { CAP_NET_ADMIN, CAP_NET_BIND_SERVICE, CAP_SYS_ADMIN };
+	 * below 1024. NET_RAW: ICMP errors. SYS_ADMIN: setns alone, for a TUN that was
+	 * moved. */
+	static const int caps[] = { CAP_NET_ADMIN, CAP_NET_BIND_SERVICE, CAP_NET_RAW,
+		CAP_SYS_ADMIN };
 	int ret = sandbox_no_dumps();
 
 	return ret < 0 ? ret : sandbox_keep(caps, ARRAY_LEN(caps));
@@ -384,6 +417,7 @@ static int drop_privileges(void)
 int priv_serve(int sock, int parent)
 {
 	struct priv_reply reply = { .magic = PRIV_MAGIC };
+	struct bucket icmp = { 0 };
 	struct priv_request req;
 	struct priv_fds in, out;
 	int ret;
@@ -408,7 +442,7 @@ int priv_serve(int sock, int parent)
 			return 1;
 		reply = (struct priv_reply){ .magic = PRIV_MAGIC, .seq = req.seq };
 		out.n = 0;
-		reply.err = ret < 0 ? ret : serve_one(&req, &in, &reply, &out);
+		reply.err = ret < 0 ? ret : serve_one(&req, &in, &icmp, &reply, &out);
 		priv_fds_close(&in);
 		ret = priv_send(sock, &reply, sizeof(reply), &out, 0);
 		priv_fds_close(&out);

@@ -8,6 +8,7 @@
 #define GATEWAY_PRIVSERVE_H
 
 #include "base/compiler.h"
+#include "link/link.h"
 #include <stdint.h>
 
 enum {
@@ -15,6 +16,10 @@ enum {
 	PRIV_FDS_MAX = 4,
 	PRIV_GSO_MIN = 2048,
 	PRIV_GSO_MAX = 65536,
+	/* ICMP errors that a gateway which was taken over can have sent. Three times what
+	 * a healthy one asks for, see unreach.c. */
+	PRIV_ICMP_PER_SEC = 300,
+	PRIV_ICMP_BURST = 150,
 };
 
 enum priv_op {
@@ -22,6 +27,7 @@ enum priv_op {
 	PRIV_UDP_MARK, /* fwmark; passes 1 to 4 UDP sockets */
 	PRIV_NETDEV_OPEN, /* passes the TUN; answer: netlink socket, ifindex */
 	PRIV_SET_GSO_MAX, /* bytes; passes the TUN */
+	PRIV_UNREACH, /* bytes of quote; passes the TUN; answer: is_local */
 };
 
 struct priv_request {
@@ -32,6 +38,7 @@ struct priv_request {
 	uint32_t fwmark;
 	uint32_t allowed;
 	uint32_t bytes;
+	uint8_t quote[ICMP_QUOTE_MAX]; /* beginning of an inner packet */
 };
 
 struct priv_reply {
@@ -42,6 +49,7 @@ struct priv_reply {
 	uint32_t offloads;
 	uint32_t mask; /* sockets passed, in order: data[0], data[1], handshake[0], [1] */
 	uint32_t ifindex;
+	uint32_t is_local;
 };
 
 /* Descriptors that travel with a message. */

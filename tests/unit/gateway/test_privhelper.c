@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/sandbox.h"
 #include "gateway/privserve.h"
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
@@ -306,6 +307,149 @@ static void moved_tun_test(void **state)
 	close(away_tun.fd);
 }
 
+/* ---- ICMP errors */
+
+/* The interface up with an address, the loopback up. IPv6 addresses need netlink: none. */
+static void set_up_net(const char *ifname, const char *address)
+{
+	struct sockaddr_in *a;
+	struct ifreq req;
+	int fd = socket(AF_INET, SOCK_DGRAM, 0);
+
+	memset(&req, 0, sizeof(req));
+	snprintf(req.ifr_name, IFNAMSIZ, "lo");
+	req.ifr_flags = IFF_UP;
+	assert_int_equal(ioctl(fd, SIOCSIFFLAGS, &req), 0);
+	snprintf(req.ifr_name, IFNAMSIZ, "%s", ifname);
+	assert_int_equal(ioctl(fd, SIOCSIFFLAGS, &req), 0);
+	a = (struct sockaddr_in *)&req.ifr_addr;
+	a->sin_family = AF_INET;
+	inet_pton(AF_INET, address, &a->sin_addr);
+	assert_int_equal(ioctl(fd, SIOCSIFADDR, &req), 0);
+	a->sin_addr.s_addr = htonl(0xffffff00);
+	assert_int_equal(ioctl(fd, SIOCSIFNETMASK, &req), 0);
+	close(fd);
+}
+
+/* A UDP packet without payload, to port 9. */
+static uint32_t put_udp4(uint8_t pkt[28], const char *src, const char *dst, uint16_t port)
+{
+	memset(pkt, 0, 28);
+	pkt[0] = 0x45;
+	pkt[3] = 28;
+	pkt[9] = IPPROTO_UDP;
+	inet_pton(AF_INET, src, pkt + 12);
+	inet_pton(AF_INET, dst, pkt + 16);
+	pkt[20] = (uint8_t)(port >> 8);
+	pkt[21] = (uint8_t)port;
+	pkt[23] = 9;
+	pkt[25] = 8;
+	return 28;
+}
+
+static int ask_unreach(struct privhelper *h, const struct tun *t, const char *src, const char *dst,
+	uint16_t port, bool *is_local)
+{
+	struct icmp_cause c;
+	uint8_t pkt[28];
+	uint32_t len = put_udp4(pkt, src, dst, port);
+
+	assert_true(icmp_cause_parse(&c, pkt, len));
+	return privhelper_unreach(h, t, &c, is_local);
+}
+
+static int unreach_sock; /* bound to 10.77.0.1 where the TUN is, connected to 10.77.0.2:9 */
+
+static void open_unreach_sock(void)
+{
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons(9) };
+
+	unreach_sock = socket(AF_INET, SOCK_DGRAM, 0);
+	inet_pton(AF_INET, "10.77.0.2", &a.sin_addr);
+	assert_int_equal(connect(unreach_sock, (struct sockaddr *)&a, sizeof(a)), 0);
+	assert_int_equal(
+		setsockopt(unreach_sock, IPPROTO_IP, IP_RECVERR, &(int){ 1 }, sizeof(int)), 0);
+}
+
+static int error_of(int fd)
+{
+	struct pollfd p = { .fd = fd };
+	int err = 0;
+	socklen_t len = sizeof(err);
+
+	assert_true(poll(&p, 1, 2000) >= 0);
+	assert_int_equal(getsockopt(fd, SOL_SOCKET, SO_ERROR, &err, &len), 0);
+	return err;
+}
+
+static void unreach_in(struct privhelper *h, const struct tun *t)
+{
+	uint16_t port = port_of(unreach_sock);
+	bool is_local = false;
+
+	/* The socket that "sent" the packet is told. */
+	assert_int_equal(ask_unreach(h, t, "10.77.0.1", "10.77.0.2", port, &is_local), 0);
+	assert_true(is_local);
+	assert_int_equal(error_of(unreach_sock), EHOSTUNREACH);
+	/* Somebody else's packet: sent, and lost in the TUN. */
+	assert_int_equal(ask_unreach(h, t, "10.77.0.5", "192.0.2.1", port, &is_local), 0);
+	assert_false(is_local);
+	/* The sender cannot be reached either. */
+	assert_int_equal(
+		ask_unreach(h, t, "192.0.2.5", "10.77.0.2", port, &is_local), -ENETUNREACH);
+	/* Broadcast is not answered, and nothing is sent there. */
+	assert_int_equal(
+		ask_unreach(h, t, "10.77.0.1", "10.77.0.255", port, &is_local), -EDESTADDRREQ);
+	assert_int_equal(
+		ask_unreach(h, t, "10.77.0.255", "10.77.0.2", port, &is_local), -EDESTADDRREQ);
+}
+
+static void unreach_body(struct privhelper *h)
+{
+	unreach_in(h, &home_tun);
+}
+
+static void unreach_test(void **state)
+{
+	need_root();
+	if (!make_tun(&home_tun, "privt0")) {
+		print_message("skip: no /dev/net/tun\n");
+		skip();
+	}
+	set_up_net("privt0", "10.77.0.1");
+	open_unreach_sock();
+	in_dropped_child(unreach_body);
+	close(unreach_sock);
+	close(home_tun.fd);
+}
+
+static void moved_unreach_body(struct privhelper *h)
+{
+	unreach_in(h, &away_tun);
+}
+
+static void moved_unreach_test(void **state)
+{
+	int home;
+
+	need_root();
+	home = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
+	assert_true(home >= 0);
+	assert_int_equal(unshare(CLONE_NEWNET), 0);
+	if (!make_tun(&away_tun, "privaway")) {
+		assert_int_equal(setns(home, CLONE_NEWNET), 0);
+		print_message("skip: no /dev/net/tun\n");
+		skip();
+	}
+	set_up_net("privaway", "10.77.0.1");
+	open_unreach_sock();
+	assert_int_equal(setns(home, CLONE_NEWNET), 0);
+	in_dropped_child(moved_unreach_body);
+	close(unreach_sock);
+	close(home);
+	close(away_tun.fd);
+}
+
 /* ---- A gateway that was taken over */
 
 /* Send one request as it is; the answer's err. */
@@ -330,7 +474,7 @@ static void malformed_test(void **state)
 {
 	const struct priv_request good = { .magic = PRIV_MAGIC, .seq = 1, .op = PRIV_UDP_OPEN };
 	uint32_t words[sizeof(good) / sizeof(uint32_t) + 1];
-	struct priv_request bad[10];
+	struct priv_request bad[12];
 	struct privhelper h;
 
 	need_root();
@@ -341,13 +485,16 @@ static void malformed_test(void **state)
 	bad[0].magic ^= 1;
 	bad[1].seq = 0;
 	bad[2].op = 0;
-	bad[3].op = PRIV_SET_GSO_MAX + 1;
+	bad[3].op = PRIV_UNREACH + 1;
 	bad[4].op = UINT32_MAX;
 	bad[5].port = UINT16_MAX + 1;
 	bad[6].allowed = OFFLOAD_ALL + 1;
 	bad[7].bytes = 1; /* not a field of this kind */
 	bad[8].op = PRIV_UDP_MARK; /* needs a socket */
 	bad[9].op = PRIV_NETDEV_OPEN;
+	bad[10].op = PRIV_UNREACH; /* needs the TUN */
+	bad[11].op = PRIV_UNREACH;
+	bad[11].bytes = ICMP_QUOTE_MAX + 1;
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++)
 		assert_int_equal(raw_call(&h, &bad[i], sizeof(bad[i]), NULL), -EBADMSG);
 	memset(words, 0, sizeof(words));
@@ -408,6 +555,9 @@ static void wrong_descriptors_test(void **state)
 	assert_int_equal(raw_call(&h, &req, sizeof(req), &fds), -EINVAL);
 	req.bytes = 0;
 	assert_int_equal(raw_call(&h, &req, sizeof(req), &fds), -EINVAL);
+	req.op = PRIV_UNREACH;
+	req.bytes = put_udp4(req.quote, "10.77.0.1", "10.77.0.2", 9);
+	assert_int_equal(raw_call(&h, &req, sizeof(req), &fds), -EINVAL);
 	assert_int_equal(count_fds(h.pid), before);
 	assert_int_equal(privhelper_stop(&h), 0);
 	close(tcp);
@@ -450,6 +600,41 @@ static void too_many_descriptors_test(void **state)
 	assert_int_equal(count_fds(h.pid), before);
 	assert_int_equal(privhelper_stop(&h), 0);
 	close(fd);
+}
+
+/* It has the helper send errors: about what is no packet, about errors, without end. */
+static void unreach_misuse_test(void **state)
+{
+	struct priv_request req = { .magic = PRIV_MAGIC, .seq = 1, .op = PRIV_UNREACH };
+	struct privhelper h;
+	struct priv_fds fds;
+	unsigned n = 0;
+	int err;
+
+	need_root();
+	if (!make_tun(&home_tun, "privt0")) {
+		print_message("skip: no /dev/net/tun\n");
+		skip();
+	}
+	set_up_net("privt0", "10.77.0.1");
+	start(&h);
+	fds = (struct priv_fds){ { home_tun.fd }, 1 };
+	assert_int_equal(raw_call(&h, &req, sizeof(req), &fds), -EINVAL);
+	req.bytes = 19;
+	memset(req.quote, 0x45, sizeof(req.quote));
+	assert_int_equal(raw_call(&h, &req, sizeof(req), &fds), -EINVAL);
+	req.bytes = put_udp4(req.quote, "10.77.0.1", "10.77.0.2", 0x0300);
+	req.quote[9] = IPPROTO_ICMP;
+	assert_int_equal(raw_call(&h, &req, sizeof(req), &fds), -EINVAL);
+	req.quote[9] = IPPROTO_UDP;
+	do {
+		err = raw_call(&h, &req, sizeof(req), &fds);
+		n++;
+	} while (err == 0 && n < 20000);
+	assert_int_equal(err, -EBUSY);
+	assert_true(n > PRIV_ICMP_BURST);
+	assert_int_equal(privhelper_stop(&h), 0);
+	close(home_tun.fd);
 }
 
 /* ---- Life and death */
@@ -597,11 +782,11 @@ static uint64_t proc_value(pid_t pid, const char *file, const char *name, int ba
 	return sum;
 }
 
-/* What it keeps: three capabilities, four descriptors, little memory, no dumps. */
+/* What it keeps: four capabilities, four descriptors, little memory, no dumps. */
 static void footprint_test(void **state)
 {
-	const uint64_t caps =
-		1ull << CAP_NET_ADMIN | 1ull << CAP_NET_BIND_SERVICE | 1ull << CAP_SYS_ADMIN;
+	const uint64_t caps = 1ull << CAP_NET_ADMIN | 1ull << CAP_NET_BIND_SERVICE |
+		1ull << CAP_NET_RAW | 1ull << CAP_SYS_ADMIN;
 	int extra = open("/dev/zero", O_RDONLY);
 	char path[64], comm[32] = "";
 	struct privhelper h;
@@ -636,6 +821,7 @@ static void unprivileged_body(void)
 {
 	struct privhelper h;
 	unsigned ifindex;
+	bool is_local;
 	struct tun t;
 	struct udp u;
 	int fd;
@@ -658,6 +844,8 @@ static void unprivileged_body(void)
 		assert_int_equal(ifindex, if_nametoindex(t.name));
 		close(fd);
 		assert_int_equal(privhelper_set_gso_max(&h, &t, 60000), -EPERM);
+		assert_int_equal(
+			ask_unreach(&h, &t, "10.77.0.1", "10.77.0.2", 9, &is_local), -EPERM);
 		t = away_tun;
 		assert_int_equal(privhelper_netdev_open(&h, &t, &fd, &ifindex), -ENODEV);
 	}
@@ -670,6 +858,7 @@ static void partial_body(void)
 	static const int caps[] = { CAP_NET_ADMIN };
 	struct privhelper h;
 	unsigned ifindex;
+	bool is_local;
 	struct udp u;
 	int fd;
 
@@ -683,6 +872,9 @@ static void partial_body(void)
 	if (home_tun.fd >= 0) {
 		assert_int_equal(privhelper_set_gso_max(&h, &home_tun, 60000), 0);
 		assert_int_equal(privhelper_netdev_open(&h, &away_tun, &fd, &ifindex), -EPERM);
+		/* Needs CAP_NET_RAW. */
+		assert_int_equal(
+			ask_unreach(&h, &home_tun, "10.77.0.1", "10.77.0.2", 9, &is_local), -EPERM);
 	}
 	assert_int_equal(privhelper_stop(&h), 0);
 }
@@ -731,9 +923,12 @@ int main(void)
 		cmocka_unit_test(port_busy_test),
 		cmocka_unit_test(tun_test),
 		cmocka_unit_test(moved_tun_test),
+		cmocka_unit_test(unreach_test),
+		cmocka_unit_test(moved_unreach_test),
 		cmocka_unit_test(malformed_test),
 		cmocka_unit_test(wrong_descriptors_test),
 		cmocka_unit_test(too_many_descriptors_test),
+		cmocka_unit_test(unreach_misuse_test),
 		cmocka_unit_test(died_test),
 		cmocka_unit_test(died_unread_test),
 		cmocka_unit_test(full_test),
