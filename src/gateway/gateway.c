@@ -14,6 +14,7 @@
 #include "gateway/handshaker.h"
 #include "gateway/privhelper.h"
 #include "gateway/uapi_server.h"
+#include "gateway/unreach.h"
 #include "gateway/worker.h"
 #include <errno.h>
 #include <poll.h>
@@ -26,7 +27,7 @@
 
 enum {
 	EXIT_WORLD = 1,
-	POLLFDS_OWN = 4, /* signals, netlink twice, the helper */
+	POLLFDS_OWN = 5, /* signals, netlink twice, the helper, what workers ask for */
 	UDP_PAYLOAD_MAX = 65507,
 	TRAIN_SEGMENTS = 64,
 	IP_TCP_HEADERS = 40, /* smallest: the largest payload per segment */
@@ -49,6 +50,7 @@ struct gateway {
 	const struct engine_ops *ops;
 	struct queue handshakes;
 	struct handshaker *handshaker;
+	struct unreach *unreach;
 	struct worker *worker;
 	struct sieve *sieve; /* NULL: floods are not kept out in the kernel */
 	int signals;
@@ -195,7 +197,7 @@ static int apply(void *ctx, struct gateway_change *c)
 static int get(void *ctx, struct uapi_text *out)
 {
 	struct gateway *g = ctx;
-	uint64_t drops[WORKER_DROP_N] = { 0 }, sieved[SIEVE_DROP_N];
+	uint64_t drops[WORKER_DROP_N] = { 0 }, sieved[SIEVE_DROP_N], unreach[UNREACH_COUNT_N];
 
 	worker_drops(g->worker, drops);
 	for (unsigned i = 0; i < WORKER_DROP_N; i++)
@@ -207,6 +209,11 @@ static int get(void *ctx, struct uapi_text *out)
 		if (sieved[i])
 			uapi_put(out, "drop_%s=%llu\n", sieve_drop_key(i),
 				(unsigned long long)sieved[i]);
+	unreach_counts(g->unreach, unreach);
+	for (unsigned i = 0; i < UNREACH_COUNT_N; i++)
+		if (unreach[i])
+			uapi_put(out, "%s=%llu\n", unreach_count_key(i),
+				(unsigned long long)unreach[i]);
 	uapi_put_head(out, g->wg, g->has_udp ? g->udp.port : g->listen_port, g->fwmark);
 	return 0;
 }
@@ -376,6 +383,9 @@ static int open_threads(struct gateway *g)
 	if (!ret)
 		ret = handshaker_create(&g->handshaker, &g->handshakes);
 	if (!ret)
+		ret = unreach_create(&g->unreach, &g->tun, &g->priv);
+	cfg.unreach = g->unreach;
+	if (!ret)
 		ret = worker_create(&g->worker, &cfg);
 	if (ret)
 		log_line(LOG_ERROR, "cannot make the workers: %s", strerror(-ret));
@@ -464,6 +474,7 @@ static void close_all(struct gateway *g)
 	handshaker_stop(g->handshaker);
 	uapi_server_close(g->uapi);
 	worker_destroy(g->worker);
+	unreach_destroy(g->unreach);
 	wg_destroy(g->wg);
 	handshaker_destroy(g->handshaker);
 	queue_fini(&g->handshakes);
@@ -550,6 +561,7 @@ static void control_loop(struct gateway *g)
 		fds[1] = (struct pollfd){ netdev_fd(g->netdev), POLLIN, 0 };
 		fds[2] = (struct pollfd){ g->priv.fd, POLLIN, 0 };
 		fds[3] = (struct pollfd){ g->routes, POLLIN, 0 };
+		fds[4] = (struct pollfd){ unreach_fd(g->unreach), POLLIN, 0 };
 		n = uapi_server_pollfds(g->uapi, fds + POLLFDS_OWN, UAPI_POLLFDS_MAX);
 		if (poll(fds, POLLFDS_OWN + n, poll_timeout_ms(next_deadline(g), clock_now_ns())) <
 				0 &&
@@ -564,6 +576,8 @@ static void control_loop(struct gateway *g)
 		if (fds[3].revents && routes_drain(g->routes))
 			g->has_new_routes = true;
 		take_new_routes(g, clock_now_ns());
+		if (fds[4].revents)
+			unreach_serve(g->unreach, clock_now_ns());
 		uapi_server_run(g->uapi, fds + POLLFDS_OWN, n, clock_now_ns());
 		if (uapi_server_is_unlinked(g->uapi)) {
 			log_line(LOG_INFO, "the configuration socket was removed");

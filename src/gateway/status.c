@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "crypto/crypto.h"
 #include "gateway/uapi_server.h"
+#include "gateway/unreach.h"
 #include "gateway/worker.h"
 #include <errno.h>
 #include <stdio.h>
@@ -40,8 +41,19 @@ static const char *reason_text(unsigned i)
 struct totals {
 	unsigned long long n_peers, rx_bytes, tx_bytes;
 	unsigned long long drops[N_REASONS];
+	unsigned long long unreach[UNREACH_COUNT_N];
 	int code; /* of the reply's errno line; -EPROTO until there was one */
 };
+
+static void take_unreach(struct totals *t, const char *line, const char *eq)
+{
+	for (unsigned i = 0; i < UNREACH_COUNT_N; i++) {
+		const char *key = unreach_count_key(i);
+
+		if (strlen(key) == (size_t)(eq - line) && memcmp(line, key, strlen(key)) == 0)
+			t->unreach[i] = strtoull(eq + 1, NULL, 10);
+	}
+}
 
 static void take_line(struct totals *t, const char *line)
 {
@@ -64,6 +76,8 @@ static void take_line(struct totals *t, const char *line)
 				memcmp(line + 5, key, strlen(key)) == 0)
 				t->drops[i] = strtoull(eq + 1, NULL, 10);
 		}
+	else if (eq)
+		take_unreach(t, line, eq);
 }
 
 static int open_socket(const char *ifname, FILE **out)
@@ -121,6 +135,10 @@ static void print(const struct totals *t, const char *ifname, FILE *out)
 	}
 	if (!has_drops)
 		fprintf(out, "    none\n");
+	fprintf(out, "  packets that nobody can be given:\n");
+	for (unsigned i = 0; i < UNREACH_COUNT_N; i++)
+		fprintf(out, "    %-20s %10llu  %s\n", unreach_count_key(i), t->unreach[i],
+			unreach_count_text(i));
 }
 
 int gateway_status(const char *ifname, FILE *out)

@@ -280,19 +280,43 @@ static void flush_udp(struct worker *w)
 	w->out_len = 0;
 }
 
+/* Do the packets go from one sender to one receiver, and port to port? */
+static bool is_same_flow(const struct wg_packet *a, const struct wg_packet *b)
+{
+	size_t at = a->data[0] >> 4 == 4 ? 12 : 8, n = at == 12 ? 8 + 4 : 32 + 4;
+
+	return a->data[0] == b->data[0] && a->len >= at + n && b->len >= at + n &&
+		!memcmp(a->data + at, b->data + at, n);
+}
+
+/* The peer's endpoint is not known. Of the segments of one superframe one will do. */
+static void report_chunk(struct worker *w)
+{
+	for (size_t i = 0; i < w->n_pkts; i++) {
+		const struct wg_packet *p = &w->pkts[i];
+
+		if (i == 0 || !is_same_flow(p - 1, p))
+			unreach_offer(w->cfg.unreach, p->data, p->len, w->now_ns);
+	}
+}
+
 /* Seal the chunk; its trains become ready to send, or vanish. */
 static void seal_chunk(struct worker *w, struct wg_peer *peer)
 {
 	struct wg_endpoint to;
+	enum wg_sealed ret;
 
 	if (w->n_pkts == 0)
 		return;
-	if (wg_seal(w->wg, peer, w->pkts, w->n_pkts, w->now_ns, &to) == WG_SEALED) {
+	ret = wg_seal(w->wg, peer, w->pkts, w->n_pkts, w->now_ns, &to);
+	if (ret == WG_SEALED) {
 		for (size_t i = w->chunk_start; i < w->n_trains; i++)
 			w->trains[i].to = to;
 		w->chunk_start = w->n_trains;
 	} else {
 		w->n_trains = w->chunk_start;
+		if (ret == WG_DROPPED && w->pkts[0].drop == WG_DROP_NO_ENDPOINT)
+			report_chunk(w);
 	}
 	w->n_pkts = 0;
 	if (w->out_len >= SEND_BYTES || w->n_trains >= IO_BATCH_MAX)
@@ -373,6 +397,7 @@ static bool route_frame(struct worker *w, struct frame *f, const struct io_rx *r
 	f->peer = wg_route(w->wg, f->split.in.family, f->split.in.dst);
 	if (!f->peer) {
 		wg_worker_drop(w->wg, WG_DROP_NO_ROUTE, f->split.n);
+		unreach_offer(w->cfg.unreach, f->split.pkt, f->split.len, w->now_ns);
 		return false;
 	}
 	if (wg_is_loop(f->peer, f->split.pkt, f->split.len)) {

@@ -5,6 +5,7 @@
 #define GATEWAY_WORKER_H
 
 #include "base/queue.h"
+#include "gateway/unreach.h"
 #include "io/io.h"
 #include "link/link.h"
 #include "wg/wg.h"
@@ -46,6 +47,7 @@ struct worker_config {
 	struct queue *handshakes; /* of struct handshake_item */
 	void (*handshake_ready)(void *ctx); /* something was pushed; must not block */
 	void *ctx;
+	struct unreach *unreach; /* told of packets that cannot be delivered */
 };
 
 /* Make the worker; buffers are taken here. 0 or negative errno. */

@@ -224,6 +224,27 @@ def test_k12_k13_onion(lab):
     p.works()
 
 
+def test_k15_icmp_along_the_right_route(lab):
+    """ns2 forwards and translates for ns0. Its tunnel has lost the peer: ns0 hears that, from the address that it knows."""
+    k = Loopback(lab)
+    lab.veth(k.ns0, "vethrs", k.ns2, "vethrc")
+    lab.address(k.ns0, "vethrs", "10.0.0.1/24")
+    lab.address(k.ns2, "vethrc", "10.0.0.100/24")
+    net.run(k.ns0, "ip", "route", "add", "192.168.241.0/24", "via", "10.0.0.100")
+    lab.sysctl(k.ns2, "net/ipv4/ip_forward", 1)
+    net.run(k.ns2, "nft", "-f", "-", input="""
+        table ip nat {
+            chain post {
+                type nat hook postrouting priority 100
+                ip saddr 10.0.0.0/24 ip daddr 192.168.241.0/24 snat to 192.168.241.2
+            }
+        }""")
+    assert net.first_ping(k.ns0, "192.168.241.1"), k.logs()
+    k.g2.wg("set", k.g2.name, "peer", k.g1.public, "remove")
+    said = net.run(k.ns0, "ping", "-W", 1, "-c", 1, "192.168.241.1", check=False).stdout
+    assert re.search(r"^From 10\.0\.0\.100 icmp_seq=1 Destination Host Unreachable$", said, re.M), said + k.logs()
+
+
 def test_k21_k22_keepalive_starts_with_link_and_key(lab):
     a = lab.namespace("a")
     g = net.Gateway(lab, a, under_test())

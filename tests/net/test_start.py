@@ -141,18 +141,15 @@ UNPRIVILEGED = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "
                 "--no-new-privs"]
 
 
-@pytest.mark.parametrize("flags", (0, IFF_VNET_HDR, IFF_VNET_HDR | IFF_MULTI_QUEUE), ids=("plain", "vnet", "multi-queue"))
-def test_no_privilege_with_given_descriptors(lab, flags):
-    p = Pair(lab)
-    g = p.ga
+def start_unprivileged(lab, g, flags):
+    """Start gateway g anew as nobody, on a TUN and a configuration socket that we opened for it."""
     g.stop()
-    tun = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC)
     listener = socket.socket(socket.AF_UNIX)
+    with net.inside(g.ns):
+        # /dev/net/tun belongs to the namespace in which it is opened.
+        tun = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC)
     try:
-        with net.inside(p.a):
-            # /dev/net/tun belongs to the namespace in which it is opened.
-            os.close(tun)
-            tun = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC)
+        with net.inside(g.ns):
             fcntl.ioctl(tun, TUNSETIFF, struct.pack("16sH22x", g.name.encode(), IFF_TUN | IFF_NO_PI | flags))
         os.makedirs(net.CONFIG_DIR, mode=0o700, exist_ok=True)
         listener.bind(g.socket_path)
@@ -160,7 +157,7 @@ def test_no_privilege_with_given_descriptors(lab, flags):
         listener.listen(16)
         os.set_inheritable(tun, True)
         os.set_inheritable(listener.fileno(), True)
-        g.process = lab.start(p.a, *UNPRIVILEGED, *under_test().argv, g.name, log=g.log_path,
+        g.process = lab.start(g.ns, *UNPRIVILEGED, *under_test().argv, g.name, log=g.log_path,
                               env={"WG_TUN_FD": str(tun), "WG_UAPI_FD": str(listener.fileno())},
                               pass_fds=(tun, listener.fileno()))
     finally:
@@ -168,6 +165,13 @@ def test_no_privilege_with_given_descriptors(lab, flags):
         os.close(tun)
     net.wait_until(lambda: g.process.poll() is not None or "errno=0" in g.ask("get=1\n\n"), 5)
     assert g.alive(), g.log()
+
+
+@pytest.mark.parametrize("flags", (0, IFF_VNET_HDR, IFF_VNET_HDR | IFF_MULTI_QUEUE), ids=("plain", "vnet", "multi-queue"))
+def test_no_privilege_with_given_descriptors(lab, flags):
+    p = Pair(lab)
+    g = p.ga
+    start_unprivileged(lab, g, flags)
     g.up(p.inner4[0] + "/24", p.inner6[0] + "/64", port=p.ports[0])
     g.peer(p.gb.public, f"{p.inner4[1]}/32,{p.inner6[1]}/128", p.outer(1))
     p.works()
