@@ -81,10 +81,17 @@ static void op_wake(void *ctx)
 	handshaker_wake(((struct gateway *)ctx)->handshaker);
 }
 
+static void op_accuse(
+	void *ctx, const struct wg_endpoint *from, uint32_t receiver_index, uint64_t until_ns)
+{
+	sieve_accuse(((struct gateway *)ctx)->sieve, from, receiver_index, until_ns);
+}
+
 static const struct wg_ops wg_hooks = {
 	.send = op_send,
 	.wake = op_wake,
 	.limit_key = endpoint_limit_key,
+	.accuse = op_accuse,
 };
 
 /* ---- Sockets. */

@@ -237,7 +237,7 @@ static void take_datagram(struct worker *w, const struct io_rx *rx)
 			queue_handshake(w, msg, len, &u.from);
 			break;
 		default:
-			wg_worker_drop(w->wg, WG_DROP_TYPE, 1);
+			wg_worker_drop(w->wg, NULL, WG_DROP_TYPE, 1);
 		}
 	}
 	open_chunk(w, &u);
@@ -396,12 +396,12 @@ static bool route_frame(struct worker *w, struct frame *f, const struct io_rx *r
 	}
 	f->peer = wg_route(w->wg, f->split.in.family, f->split.in.dst);
 	if (!f->peer) {
-		wg_worker_drop(w->wg, WG_DROP_NO_ROUTE, f->split.n);
+		wg_worker_drop(w->wg, NULL, WG_DROP_NO_ROUTE, f->split.n);
 		unreach_offer(w->cfg.unreach, f->split.pkt, f->split.len, w->now_ns);
 		return false;
 	}
 	if (wg_is_loop(f->peer, f->split.pkt, f->split.len)) {
-		wg_worker_drop(w->wg, WG_DROP_LOOP, f->split.n);
+		wg_worker_drop(w->wg, f->peer, WG_DROP_LOOP, f->split.n);
 		return false;
 	}
 	return true;

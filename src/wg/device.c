@@ -129,6 +129,7 @@ int wg_worker_create(struct wg_worker **out, struct wg *wg, unsigned id)
 		return -ENOMEM;
 	w->wg = wg;
 	w->id = id;
+	suspects_init(&w->suspects, &wg->hash_key);
 	ret = aead_create(&w->aead);
 	if (ret) {
 		free(w);
@@ -156,9 +157,11 @@ void wg_worker_destroy(struct wg_worker *w)
 	free(w);
 }
 
-void wg_worker_drop(struct wg_worker *w, enum wg_drop why, uint64_t n)
+void wg_worker_drop(struct wg_worker *w, struct wg_peer *peer, enum wg_drop why, uint64_t n)
 {
 	count_drop(w->drops, why, n);
+	if (peer)
+		peer_note_drop(peer, why, n);
 }
 
 void wg_drop(struct wg *wg, enum wg_drop why, uint64_t n)
@@ -196,7 +199,7 @@ static void stop_peer(struct wg_peer *p)
 {
 	timers_stop(p);
 	p->owes_keepalive = false;
-	count_drop(p->wg->drops, WG_DROP_STAGED_PURGED, stage_purge(p));
+	peer_count_drop(p, p->wg->drops, WG_DROP_STAGED_PURGED, stage_purge(p));
 	handshake_clear(p);
 	session_end_all(p);
 	atomic_store(&p->initiation_ns, 0);

@@ -16,6 +16,7 @@
 #include "wg/index.h"
 #include "wg/noise.h"
 #include "wg/replay.h"
+#include "wg/suspect.h"
 #include "wg/wg.h"
 #include "wg/wheel.h"
 #include <pthread.h>
@@ -100,6 +101,23 @@ enum {
 	WANT_KEEPALIVE = 1 << 3,
 };
 
+/* Reasons that are a peer's own, counted in it as well as in the device. (The
+ * formatter never comes to rest on this one.) */
+/* clang-format off */
+#define PEER_DROPS(X)                                                        \
+	X(EXPIRED) X(DECRYPT) X(SUSPECT) X(REPLAY) X(INNER) X(SOURCE)         \
+	X(LOOP) X(NO_ENDPOINT) X(STAGED_FULL) X(STAGED_PURGED) X(NO_BUFFER)   \
+	X(HANDSHAKE) X(TIMESTAMP) X(FLOOD) X(COOKIE)
+/* clang-format on */
+
+enum peer_drop {
+	PEER_DROP_NONE, /* not a peer's own */
+#define X(name) PEER_DROP_##name,
+	PEER_DROPS(X)
+#undef X
+		PEER_DROP_N
+};
+
 struct wg_peer {
 	/* read-only */
 	struct rcu_node rcu;
@@ -118,6 +136,8 @@ struct wg_peer {
 	_Atomic bool is_dead;
 	_Atomic bool needs_another_keepalive;
 	_Atomic bool has_lastminute; /* rekeyed because of age while receiving */
+	/* 32 bits, for 100,000 peers; they wrap. */
+	_Atomic uint32_t drops[PEER_DROP_N];
 	struct wg_peer *kick_next;
 
 	/* stage_busy */
@@ -157,6 +177,7 @@ struct wg_worker {
 	uint64_t counters[JOBS_MAX];
 	bool is_fresh[JOBS_MAX];
 	uint32_t which[JOBS_MAX];
+	struct suspects suspects;
 	_Atomic uint64_t drops[WG_DROP_N]; /* written by the owner */
 };
 
@@ -214,6 +235,12 @@ static inline void count_drop(_Atomic uint64_t *drops, enum wg_drop why, uint64_
 uint64_t wg_random_below(struct wg *wg, uint64_t n);
 
 /* ---- peer.c */
+/* One of the peer's own reasons, counted there and in drops as count_drop does. */
+void peer_count_drop(struct wg_peer *p, _Atomic uint64_t *drops, enum wg_drop why, uint64_t n);
+/* There alone: the device's count is kept elsewhere. Any reason. */
+void peer_note_drop(struct wg_peer *p, enum wg_drop why, uint64_t n);
+/* Its counts, 0 for reasons that are no peer's. */
+void peer_drops(const struct wg_peer *p, uint64_t out[WG_DROP_N]);
 /* Memory only; not yet in any table. */
 struct wg_peer *peer_alloc(struct wg *wg);
 /* Put an allocated peer into the device. Lock. */

@@ -33,7 +33,7 @@ static void send_to_peer(struct wg_peer *p, uint8_t *msg, size_t len)
 	timers_authenticated_traversal(p, wg->now_ns);
 	timers_authenticated_sent(p);
 	if (!endpoint_get(&p->endpoint, &to)) {
-		count_drop(wg->drops, WG_DROP_NO_ENDPOINT, 1);
+		peer_count_drop(p, wg->drops, WG_DROP_NO_ENDPOINT, 1);
 		return;
 	}
 	wg->ops->send(wg->ctx, &to, msg, len, WG_MSG_HANDSHAKE);
@@ -128,15 +128,15 @@ static enum wg_drop take_initiation(
 	}
 	if (!noise_open_timestamp(&t, &wg->identity, &p->noise, &msg, stamp)) {
 		why = WG_DROP_HANDSHAKE;
-		goto wipe;
+		goto note;
 	}
 	switch (noise_judge_timestamp(&p->noise, stamp, wg->now_ns)) {
 	case NOISE_REPLAY:
 		why = WG_DROP_TIMESTAMP;
-		goto wipe;
+		goto note;
 	case NOISE_FLOOD:
 		why = WG_DROP_FLOOD;
-		goto wipe;
+		goto note;
 	case NOISE_FRESH:
 		break;
 	}
@@ -146,6 +146,8 @@ static enum wg_drop take_initiation(
 	noise_commit_initiation(&hs, &p->noise, &t, stamp, wg->now_ns);
 	heard(p, from, sizeof(msg));
 	respond(p, &hs);
+note:
+	peer_note_drop(p, why, 1);
 wipe:
 	noise_handshake_clear(&hs);
 	noise_transcript_wipe(&t);
@@ -178,6 +180,7 @@ static enum wg_drop take_response(
 		return WG_DROP_NO_SESSION;
 	if (!noise_consume_response(p->handshake, &wg->identity, &p->noise, &msg)) {
 		p->n_answers += p->n_answers < ANSWERS_MAX;
+		peer_note_drop(p, WG_DROP_HANDSHAKE, 1);
 		return WG_DROP_HANDSHAKE;
 	}
 	heard(p, from, sizeof(msg));
@@ -202,8 +205,10 @@ static enum wg_drop take_cookie(struct wg *wg, const uint8_t *bytes)
 	p = peer_of_index(wg, le32toh(msg.receiver));
 	if (!p)
 		return WG_DROP_NO_SESSION;
-	if (!cookie_take_reply(&p->jar, &msg, wg->now_ns))
+	if (!cookie_take_reply(&p->jar, &msg, wg->now_ns)) {
+		peer_note_drop(p, WG_DROP_COOKIE, 1);
 		return WG_DROP_COOKIE;
+	}
 	/* Linux waits for REKEY_TIMEOUT and then uses the cookie, so that a server under
 	 * load costs 5 s. Using it at once, once for each initiation that the timer
 	 * sends, makes two messages of one at the most. */

@@ -52,6 +52,37 @@ void endpoint_clear_local(struct endpoint_cell *c)
 	endpoint_set(c, &e);
 }
 
+/* ---- Drops. */
+
+static const uint8_t drop_slots[WG_DROP_N] = {
+#define X(name) [WG_DROP_##name] = PEER_DROP_##name,
+	PEER_DROPS(X)
+#undef X
+};
+
+void peer_note_drop(struct wg_peer *p, enum wg_drop why, uint64_t n)
+{
+	/* relaxed: a count, of several writers */
+	if (drop_slots[why] && n)
+		atomic_fetch_add_explicit(
+			&p->drops[drop_slots[why]], (uint32_t)n, memory_order_relaxed);
+}
+
+void peer_count_drop(struct wg_peer *p, _Atomic uint64_t *drops, enum wg_drop why, uint64_t n)
+{
+	assert(drop_slots[why]);
+	count_drop(drops, why, n);
+	peer_note_drop(p, why, n);
+}
+
+void peer_drops(const struct wg_peer *p, uint64_t out[WG_DROP_N])
+{
+	for (unsigned i = 0; i < WG_DROP_N; i++)
+		out[i] = drop_slots[i]
+			? atomic_load_explicit(&p->drops[drop_slots[i]], memory_order_relaxed)
+			: 0;
+}
+
 /* ---- The table. */
 
 static struct wg_peer **bucket_of(const struct wg *wg, const uint8_t key[WG_KEY_LEN])
@@ -146,7 +177,7 @@ static void peer_free(struct rcu_node *n)
 	pthread_mutex_lock(&p->wg->lock);
 	if (atomic_load(&p->is_kicked))
 		timers_serve_kicked(p->wg);
-	count_drop(p->wg->drops, WG_DROP_STAGED_PURGED, stage_purge(p));
+	peer_count_drop(p, p->wg->drops, WG_DROP_STAGED_PURGED, stage_purge(p));
 	pthread_mutex_unlock(&p->wg->lock);
 	noise_peer_wipe(&p->noise);
 	cookie_jar_wipe(&p->jar);
@@ -165,7 +196,7 @@ void peer_remove(struct wg_peer *p)
 	handshake_clear(p);
 	session_end_all(p);
 	timers_stop(p);
-	count_drop(p->wg->drops, WG_DROP_STAGED_PURGED, stage_purge(p));
+	peer_count_drop(p, p->wg->drops, WG_DROP_STAGED_PURGED, stage_purge(p));
 	unlink_peer(p);
 	rcu_free_later(&p->rcu, peer_free);
 }

@@ -220,11 +220,15 @@ static bool seal_with(struct wg_worker *w, struct wg_peer *peer, struct keypair 
 	return true;
 }
 
-static void drop_run(struct wg_worker *w, struct wg_packet *pkts, size_t n, enum wg_drop why)
+/* peer: whose they are; NULL where nobody's. */
+static void drop_run(struct wg_worker *w, struct wg_peer *peer, struct wg_packet *pkts, size_t n,
+	enum wg_drop why)
 {
 	for (size_t i = 0; i < n; i++)
 		pkts[i].drop = why;
 	count_drop(w->drops, why, n);
+	if (peer)
+		peer_note_drop(peer, why, n);
 }
 
 static bool may_initiate(const struct wg_peer *p, uint64_t now_ns)
@@ -242,11 +246,11 @@ enum wg_sealed wg_seal(struct wg_worker *w, struct wg_peer *peer, struct wg_pack
 	if (n == 0)
 		return WG_SEALED;
 	if (!atomic_load_explicit(&w->wg->is_up, memory_order_relaxed)) {
-		drop_run(w, pkts, n, WG_DROP_DOWN);
+		drop_run(w, NULL, pkts, n, WG_DROP_DOWN);
 		return WG_DROPPED;
 	}
 	if (!endpoint_get(&peer->endpoint, to)) {
-		drop_run(w, pkts, n, WG_DROP_NO_ENDPOINT);
+		drop_run(w, peer, pkts, n, WG_DROP_NO_ENDPOINT);
 		return WG_DROPPED;
 	}
 	/* What waits goes first. */
@@ -273,9 +277,10 @@ static void send_packet(struct wg_peer *p, struct keypair *kp, struct wg_packet 
 
 	wg_worker_refresh(wg->slow);
 	if (!endpoint_get(&p->endpoint, &to))
-		count_drop(wg->drops, WG_DROP_NO_ENDPOINT, 1);
+		peer_count_drop(p, wg->drops, WG_DROP_NO_ENDPOINT, 1);
 	else if (!seal_with(wg->slow, p, kp, pkt, 1, wg->now_ns))
-		count_drop(wg->drops, WG_DROP_EXPIRED, 1); /* the workers took the last nonces */
+		peer_count_drop(
+			p, wg->drops, WG_DROP_EXPIRED, 1); /* the workers took the last nonces */
 	else
 		wg->ops->send(wg->ctx, &to, pkt->data, pkt->len, WG_MSG_DATA);
 }
@@ -293,7 +298,7 @@ void session_send_staged(struct wg_peer *p)
 		/* The workers stage faster than we send, and would for ever, since what
 		 * waits goes first. Drop what waits: then they send on their own. */
 		if (n_sent++ == STAGE_SENDS_MAX) {
-			count_drop(wg->drops, WG_DROP_STAGED_FULL, stage_purge(p));
+			peer_count_drop(p, wg->drops, WG_DROP_STAGED_FULL, stage_purge(p));
 			return;
 		}
 		pkt = (struct wg_packet){ .data = wg->scratch + WG_HEAD };
@@ -375,7 +380,7 @@ static void accept_packets(struct wg_worker *w, struct keypair *kp, struct wg_pa
 		len = inner_len(p->data, p->len);
 		if (!len) {
 			p->drop = WG_DROP_INNER;
-			count_drop(w->drops, WG_DROP_INNER, 1);
+			peer_count_drop(peer, w->drops, WG_DROP_INNER, 1);
 			continue;
 		}
 		if (!before || !has_same_source(before, p->data))
@@ -383,7 +388,7 @@ static void accept_packets(struct wg_worker *w, struct keypair *kp, struct wg_pa
 		before = p->data;
 		if (!was_source) {
 			p->drop = WG_DROP_SOURCE;
-			count_drop(w->drops, WG_DROP_SOURCE, 1);
+			peer_count_drop(peer, w->drops, WG_DROP_SOURCE, 1);
 			continue;
 		}
 		bytes += p->len + WGMSG_DATA_MIN;
@@ -411,11 +416,62 @@ static void accept_packets(struct wg_worker *w, struct keypair *kp, struct wg_pa
 		peer_want(peer, WANT_REKEY);
 }
 
+/* A session seen from everywhere but its peer's endpoint, as a suspect. No endpoint has
+ * this form: its family would be 0xffff. */
+static void stranger_key(const struct keypair *kp, uint8_t key[SUSPECT_KEY])
+{
+	memset(key, 0xff, SUSPECT_KEY);
+	put_le32(key + SUSPECT_KEY - 4, kp->local_index);
+}
+
+static bool is_stranger(const struct keypair *kp, const struct wg_endpoint *from)
+{
+	struct wg_endpoint home;
+
+	return !endpoint_get(&kp->peer->endpoint, &home) ||
+		memcmp(home.remote, from->remote, sizeof(home.remote)) != 0;
+}
+
+/* How many of a run to open; the rest is dropped, from the end. */
+static size_t limit_suspects(struct wg_worker *w, struct keypair *kp, struct wg_packet *pkts,
+	size_t n, const struct wg_endpoint *from, uint64_t now_ns)
+{
+	size_t n_open = suspects_allow(&w->suspects, from->remote, n, now_ns);
+	uint8_t key[SUSPECT_KEY];
+
+	if (is_stranger(kp, from)) {
+		stranger_key(kp, key);
+		n_open = suspects_allow(&w->suspects, key, n_open, now_ns);
+	}
+	for (size_t i = n_open; i < n; i++)
+		pkts[i].drop = WG_DROP_SUSPECT;
+	if (n_open < n)
+		peer_count_drop(kp->peer, w->drops, WG_DROP_SUSPECT, n - n_open);
+	return n_open;
+}
+
+static void judge_suspects(struct wg_worker *w, struct keypair *kp, size_t n_failed,
+	size_t n_passed, const struct wg_endpoint *from, uint64_t now_ns)
+{
+	const struct wg_ops *ops = w->wg->ops;
+	uint8_t key[SUSPECT_KEY];
+
+	if (is_stranger(kp, from)) {
+		stranger_key(kp, key);
+		suspects_judge(&w->suspects, key, n_failed, n_passed, now_ns);
+	}
+	if (suspects_judge(&w->suspects, from->remote, n_failed, n_passed, now_ns) && ops->accuse)
+		ops->accuse(w->wg->ctx, from, kp->local_index, now_ns + SUSPECT_MEMORY);
+}
+
 /* n messages of one keypair, n <= JOBS_MAX. */
 static void open_run(struct wg_worker *w, struct keypair *kp, struct wg_packet *pkts, size_t n,
 	const struct wg_endpoint *from, uint64_t now_ns)
 {
-	size_t n_jobs = 0, n_good = 0;
+	size_t n_jobs = 0, n_good = 0, n_failed;
+
+	if (suspects_any(&w->suspects, now_ns))
+		n = limit_suspects(w, kp, pkts, n, from, now_ns);
 
 	for (size_t i = 0; i < n; i++) {
 		struct wg_packet *p = &pkts[i];
@@ -423,7 +479,7 @@ static void open_run(struct wg_worker *w, struct keypair *kp, struct wg_packet *
 
 		p->drop = counter >= REJECT_AFTER_MESSAGES ? WG_DROP_EXPIRED : WG_OK;
 		if (p->drop) {
-			count_drop(w->drops, p->drop, 1);
+			peer_count_drop(kp->peer, w->drops, p->drop, 1);
 			continue;
 		}
 		p->data += WGMSG_DATA_HDR;
@@ -436,20 +492,24 @@ static void open_run(struct wg_worker *w, struct keypair *kp, struct wg_packet *
 	for (size_t k = 0; k < n_jobs; k++) {
 		if (!w->jobs[k].is_ok) {
 			pkts[w->which[k]].drop = WG_DROP_DECRYPT;
-			count_drop(w->drops, WG_DROP_DECRYPT, 1);
+			peer_count_drop(kp->peer, w->drops, WG_DROP_DECRYPT, 1);
 			continue;
 		}
 		w->counters[n_good] = w->jobs[k].counter;
 		w->which[n_good++] = w->which[k];
 	}
+	n_failed = n_jobs - n_good;
 	/* Only what is authentic may move the window. */
 	replay_check_train(&kp->replay, w->counters, n_good, w->is_fresh);
 	for (size_t k = 0; k < n_good; k++) {
 		if (w->is_fresh[k])
 			continue;
 		pkts[w->which[k]].drop = WG_DROP_REPLAY;
-		count_drop(w->drops, WG_DROP_REPLAY, 1);
+		peer_count_drop(kp->peer, w->drops, WG_DROP_REPLAY, 1);
+		n_failed++;
 	}
+	if (n_failed || suspects_any(&w->suspects, now_ns))
+		judge_suspects(w, kp, n_failed, n_jobs - n_failed, from, now_ns);
 	accept_packets(w, kp, pkts, n, from, now_ns);
 }
 
@@ -469,11 +529,11 @@ void wg_open(struct wg_worker *w, struct wg_packet *pkts, size_t n, const struct
 				break;
 		kp = index_lookup(&w->wg->index, index, &kind);
 		if (!atomic_load_explicit(&w->wg->is_up, memory_order_relaxed))
-			drop_run(w, pkts + at, end - at, WG_DROP_DOWN);
+			drop_run(w, NULL, pkts + at, end - at, WG_DROP_DOWN);
 		else if (!kp || kind != INDEX_KEYPAIR)
-			drop_run(w, pkts + at, end - at, WG_DROP_NO_SESSION);
+			drop_run(w, NULL, pkts + at, end - at, WG_DROP_NO_SESSION);
 		else if (has_expired(kp->birth_ns, REJECT_AFTER_TIME, now_ns))
-			drop_run(w, pkts + at, end - at, WG_DROP_EXPIRED);
+			drop_run(w, kp->peer, pkts + at, end - at, WG_DROP_EXPIRED);
 		else
 			open_run(w, kp, pkts + at, end - at, from, now_ns);
 	}

@@ -67,7 +67,7 @@ static void stage_packet(struct wg_peer *p, const struct wg_packet *pkt, _Atomic
 	struct staged *oldest = NULL, *s = copy_packet(pool, pkt->data, pkt->len);
 
 	if (!s) {
-		count_drop(drops, WG_DROP_NO_BUFFER, 1);
+		peer_count_drop(p, drops, WG_DROP_NO_BUFFER, 1);
 		return;
 	}
 	stage_lock(p);
@@ -84,7 +84,7 @@ static void stage_packet(struct wg_peer *p, const struct wg_packet *pkt, _Atomic
 	stage_unlock(p);
 	if (oldest) {
 		give_packet(pool, oldest);
-		count_drop(drops, WG_DROP_STAGED_FULL, 1);
+		peer_count_drop(p, drops, WG_DROP_STAGED_FULL, 1);
 	}
 }
 

@@ -127,7 +127,7 @@ static void retransmit(struct wg_peer *p)
 	if (p->n_tries >= HANDSHAKE_TRIES_MAX) {
 		timer_clear(p, TIMER_KEEPALIVE);
 		p->owes_keepalive = false;
-		count_drop(p->wg->drops, WG_DROP_STAGED_PURGED, stage_purge(p));
+		peer_count_drop(p, p->wg->drops, WG_DROP_STAGED_PURGED, stage_purge(p));
 		if (!is_set(p, TIMER_ZERO_KEYS))
 			timer_set(p, TIMER_ZERO_KEYS, p->wg->now_ns + 3 * REJECT_AFTER_TIME);
 		return;

@@ -102,6 +102,7 @@ static void describe(struct wg_peer *p, const struct prefix *allowed, struct wg_
 	out->keepalive_s = (uint16_t)(atomic_load(&p->persistent_ns) / NSEC_PER_SEC);
 	out->allowed = allowed;
 	out->n_allowed = p->allowed.n;
+	peer_drops(p, out->drops);
 }
 
 /* The peer stood on, if its prefixes fit beside those of this step. Lock. */

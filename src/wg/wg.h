@@ -47,6 +47,7 @@ struct wg_endpoint {
 	X(NO_SESSION, "no_session", "receiver index belongs to no session")                  \
 	X(EXPIRED, "expired", "session too old or used up")                                  \
 	X(DECRYPT, "decrypt", "authentication failed")                                       \
+	X(SUSPECT, "suspect", "not opened: packets of this source keep failing")             \
 	X(REPLAY, "replay", "counter seen before or too old")                                \
 	X(INNER, "inner_malformed", "inner packet is not whole IPv4 or IPv6")                \
 	X(SOURCE, "wrong_source", "inner source address is not one of the peer's")           \
@@ -101,6 +102,12 @@ struct wg_ops {
 	/* What a handshake rate limit counts as one source: fill key (IPv4 address,
 	 * IPv6 /64 ...). Pure. */
 	void (*limit_key)(const struct wg_endpoint *from, uint8_t key[16]);
+	/* Data messages from there for this receiver index keep failing to authenticate,
+	 * and nothing else comes from there: whatever keeps them from being received may
+	 * do so until then. From a fast call, must not block; again and again while it
+	 * lasts. NULL: nobody wants to know. */
+	void (*accuse)(void *ctx, const struct wg_endpoint *from, uint32_t receiver_index,
+		uint64_t until_ns);
 };
 
 struct wg_config {
@@ -203,7 +210,7 @@ struct wg_peer_info {
 	uint64_t last_handshake_wall_ns; /* 0: never */
 	uint64_t rx_bytes, tx_bytes;
 	uint16_t keepalive_s;
-	uint64_t drops[WG_DROP_N]; /* 0 for reasons that know no peer */
+	uint64_t drops[WG_DROP_N]; /* 0 for reasons that are no peer's own; they wrap at 2^32 */
 	const struct prefix *allowed; /* good until the next call for the same walk */
 	size_t n_allowed;
 };
@@ -246,8 +253,9 @@ void wg_drops(struct wg *wg, uint64_t out[WG_DROP_N]);
 MUST_CHECK int wg_worker_create(struct wg_worker **out, struct wg *wg, unsigned id);
 void wg_worker_destroy(struct wg_worker *w);
 
-/* Count drops that the caller found (any reason). */
-void wg_worker_drop(struct wg_worker *w, enum wg_drop why, uint64_t n);
+/* Count drops that the caller found (any reason); peer: whose packets they were, NULL
+ * where nobody's. A reason that is not a peer's own counts for the device only. */
+void wg_worker_drop(struct wg_worker *w, struct wg_peer *peer, enum wg_drop why, uint64_t n);
 
 /* The peer that owns an inner destination address (longest prefix over all
  * peers); NULL for none. family AF_INET (4 bytes at ip) or AF_INET6 (16). */

@@ -427,7 +427,7 @@ enum wg_sealed sim_send(struct sim *s, int from, int to, unsigned n, size_t len)
 	if (peer)
 		ret = wg_seal(node->worker, peer, pkt, n, s->now_ns, &dst);
 	else
-		wg_worker_drop(node->worker, WG_DROP_NO_ROUTE, n);
+		wg_worker_drop(node->worker, NULL, WG_DROP_NO_ROUTE, n);
 	if (ret == WG_DROPPED)
 		s->lost.sender += n;
 	for (unsigned i = 0; i < n && ret == WG_SEALED; i++)

@@ -372,7 +372,41 @@ static void test_replayed_handshake(void **state)
 	SIM_CHECK(&s, s.node[1].last_handshake_drop == WG_DROP_TIMESTAMP);
 	SIM_CHECK(&s, s.node[1].sent[WGMSG_RESPONSE] == 1);
 	after = sim_info(&s, 1, 0);
+	SIM_CHECK(&s, after.drops[WG_DROP_TIMESTAMP] == 1);
+	after.drops[WG_DROP_TIMESTAMP] = 0;
 	SIM_CHECK(&s, !memcmp(&before, &after, sizeof(before)));
+	sim_fini(&s);
+}
+
+/* Forged data on a session's index: most of it is not opened, whether it comes from one
+ * address or from ever new ones, and the session itself goes on. */
+static void test_forged_data(void **state)
+{
+	uint8_t msg[96] = { WGMSG_DATA };
+	struct sim s;
+	uint64_t n;
+
+	start(&s, 3);
+	sim_send(&s, 0, 1, 1, 100);
+	sim_run(&s, SEC(1));
+	put_le32(msg + 4, sim_peer(&s, 1, 0)->current->local_index);
+	for (unsigned i = 0; i < 8000; i++) { /* 40,000 a second */
+		if (i >= 4000)
+			memcpy(s.node[2].address.remote + 4, &i, sizeof(i));
+		put_le64(msg + 8, 1000000 + i);
+		sim_inject(&s, 2, 1, msg, sizeof(msg));
+		if (i % 20 == 0)
+			sim_run(&s, SEC(0.0005));
+		if (i % 80 == 0)
+			sim_send(&s, 0, 1, 1, 100);
+	}
+	sim_run(&s, SEC(1));
+	n = sim_drops(&s, 1, WG_DROP_DECRYPT);
+	SIM_CHECK(&s, n + sim_drops(&s, 1, WG_DROP_SUSPECT) == 8000);
+	SIM_CHECK(&s, n >= SUSPECT_SCORE);
+	SIM_CHECK(&s, n <= 3 * SUSPECT_SCORE + 22 * SUSPECT_ALLOWED);
+	SIM_CHECK(&s, sim_info(&s, 1, 0).drops[WG_DROP_DECRYPT] == n);
+	SIM_CHECK(&s, sim_delivered(&s, 0, 1) == 101);
 	sim_fini(&s);
 }
 
@@ -616,6 +650,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_nonces),
 		cmocka_unit_test(test_staging),
 		cmocka_unit_test(test_replayed_handshake),
+		cmocka_unit_test(test_forged_data),
 		cmocka_unit_test(test_unknown_peer),
 		cmocka_unit_test(test_cookie),
 		cmocka_unit_test(test_rate_limit),

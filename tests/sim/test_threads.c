@@ -105,7 +105,7 @@ static void send_train(struct side *s, struct wg_worker *w, uint8_t buf[TRAIN][M
 	wg_worker_refresh(w);
 	peer = wg_route(w, AF_INET, dst);
 	if (!peer) {
-		wg_worker_drop(w, WG_DROP_NO_ROUTE, TRAIN);
+		wg_worker_drop(w, NULL, WG_DROP_NO_ROUTE, TRAIN);
 		return;
 	}
 	if (wg_seal(w, peer, pkt, TRAIN, fast_now(), &to) != WG_SEALED)

@@ -89,12 +89,12 @@ static void test_drops_are_summed(void **state)
 {
 	uint64_t drops[WG_DROP_N];
 
-	wg_worker_drop(l.worker, WG_DROP_NO_ROUTE, 5);
+	wg_worker_drop(l.worker, NULL, WG_DROP_NO_ROUTE, 5);
 	wg_worker_destroy(l.worker);
 	wg_drops(l.wg, drops);
 	assert_int_equal(drops[WG_DROP_NO_ROUTE], 5);
 	assert_int_equal(wg_worker_create(&l.worker, l.wg, 0), 0);
-	wg_worker_drop(l.worker, WG_DROP_NO_ROUTE, 2);
+	wg_worker_drop(l.worker, NULL, WG_DROP_NO_ROUTE, 2);
 	wg_drops(l.wg, drops);
 	assert_int_equal(drops[WG_DROP_NO_ROUTE], 7);
 	assert_int_equal(drops[WG_DROP_TYPE], 0);
