@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 /* A namespace without connections has nothing to tell; asking there could load modules.
- * syscalls(helper): openat read close */
+ * syscalls(helper): open read close */
 static bool has_connections(void)
 {
 	int fd = open("/proc/sys/net/netfilter/nf_conntrack_count", O_RDONLY | O_CLOEXEC);
@@ -169,7 +169,8 @@ static int on_connection(const struct nlmsghdr *msg, void *data)
 	return MNL_CB_STOP;
 }
 
-/* syscalls(helper): socket bind getsockname sendto recvmsg close */
+/* syscalls(helper): socket(AF_NETLINK, SOCK_RAW, NETLINK_NETFILTER)
+ * syscalls(helper): bind getsockname sendto recvmsg close */
 int conntrack_original_source(const struct icmp_cause *c, uint8_t out[16])
 {
 	struct answer a = { .c = c };

@@ -45,7 +45,9 @@ static void name_fill(
 		out->v6.sin6_scope_id = ifindex;
 }
 
-/* Our address on the way to ip. syscalls(helper): socket connect getsockname close */
+/* Our address on the way to ip.
+ * syscalls(helper): socket(AF_INET, SOCK_DGRAM, 0) socket(AF_INET6, SOCK_DGRAM, 0)
+ * syscalls(helper): connect getsockname close */
 static int source_towards(uint8_t out[16], uint8_t family, const uint8_t *ip, unsigned ifindex)
 {
 	int ret = 0, fd = socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -91,7 +93,9 @@ static int choose_source(
 	return 0;
 }
 
-/* syscalls(helper): socket setsockopt bind sendto close */
+/* syscalls(helper): socket(AF_INET, SOCK_RAW, IPPROTO_ICMP)
+ * syscalls(helper): socket(AF_INET6, SOCK_RAW, IPPROTO_ICMPV6)
+ * syscalls(helper): setsockopt(IPPROTO_IP, IP_TOS) bind sendto close */
 int icmp_send_unreach(const struct icmp_cause *c, unsigned ifindex, bool *is_local)
 {
 	uint8_t src[16], msg[ICMP_UNREACH_MAX];

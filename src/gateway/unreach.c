@@ -99,6 +99,7 @@ void unreach_counts(const struct unreach *u, uint64_t out[UNREACH_COUNT_N])
 		out[i] = atomic_load_explicit(&u->counts[i], memory_order_relaxed);
 }
 
+/* syscalls(start): eventfd */
 int unreach_create(struct unreach **out, const struct tun *tun, struct privhelper *priv)
 {
 	struct unreach *u = calloc(1, sizeof(*u));
@@ -127,6 +128,7 @@ free_u:
 	return ret;
 }
 
+/* syscalls: close */
 void unreach_destroy(struct unreach *u)
 {
 	if (!u)
