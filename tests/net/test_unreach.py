@@ -78,6 +78,13 @@ def test_own_connections_fail_at_once(lab, where, options):
     p.works()
 
 
+def test_link_local(lab):
+    p = Pair(lab)
+    net.run(p.a, "ip", "addr", "add", "fe80::a/64", "dev", p.ga.name, "nodad")
+    who, said = ping_error(p.a, f"fe80::99%{p.ga.name}")
+    assert who == f"fe80::a%{p.ga.name}" and "Address unreachable" in said, (who, said)
+
+
 def test_many_connections_of_our_own(lab):
     """Programs of this machine are not held to one error a second, once it is known that they are here."""
     p = Pair(lab)
