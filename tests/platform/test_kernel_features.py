@@ -120,3 +120,21 @@ def test_socket_tells_how_full_it_is():
         a.send(bytes(1000))
         after = struct.unpack("9I", b.getsockopt(socket.SOL_SOCKET, SO_MEMINFO, 36))[0]
         assert before == 0 and after >= 1000
+
+
+def test_broadcast_address_is_told_apart():
+    """How the helper finds out which addresses must not be answered by ICMP, or about."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        with pytest.raises(PermissionError):
+            s.connect(("127.255.255.255", 9))
+
+
+@needs_root
+def test_connection_tracking_speaks_netlink():
+    """Asked for what NAT did. Without it an ICMP error to a translated sender comes from another address."""
+    netfilter, conntrack_get, request, dump = 12, 1 << 8 | 1, 1, 0x300
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, netfilter) as s:
+        s.settimeout(2)
+        s.send(struct.pack("IHHIIBBH", 20, conntrack_get, request | dump, 1, 0, socket.AF_INET, 0, 0))
+        kind = struct.unpack_from("IH", s.recv(65536))[1]
+        assert kind in (1 << 8, 3), "neither a connection nor the end of the list"
