@@ -10,7 +10,7 @@
 enum {
 	N_CROWDS = 2,
 	ROUNDS_MAX = 3,
-	LIMIT_S = 60, /* who has no session by then gets none */
+	LIMIT_S = 40, /* who has no session by then gets none */
 	QUICK_LIMIT_S = 5,
 };
 

@@ -18,8 +18,6 @@
 enum {
 	BATCH = 64,
 	MESSAGE_MAX = 256,
-	CLIENT_PORT = 51820,
-	FIRST_NAT_PORT = 20000,
 	EVENTS = 256,
 	RECEIVE_BUFFER = 32 << 20, /* all answers at once, should they come so */
 	SECTION_MAX = 80, /* characters of a [Peer] section */
@@ -52,9 +50,10 @@ struct crowd {
 
 /* ---- Making them. */
 
-static int open_socket(struct crowd *c, uint16_t port)
+/* At a port that the kernel chooses. */
+static int open_socket(struct crowd *c)
 {
-	struct sockaddr_in at = { .sin_family = AF_INET, .sin_port = htons(port) };
+	struct sockaddr_in at = { .sin_family = AF_INET };
 	struct epoll_event ev = { .events = EPOLLIN };
 	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	const int size = RECEIVE_BUFFER / (c->plan.is_behind_nat ? 256 : 1);
@@ -75,8 +74,7 @@ static int open_sockets(struct crowd *c, const struct lab *l, int ns)
 	int ret = lab_enter(l, ns);
 
 	for (i = 0; i < n && ret >= 0; i++)
-		ret = open_socket(
-			c, (uint16_t)(c->plan.is_behind_nat ? FIRST_NAT_PORT + i : CLIENT_PORT));
+		ret = open_socket(c);
 	lab_leave(l);
 	return ret;
 }

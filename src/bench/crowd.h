@@ -14,7 +14,7 @@ struct crowd_plan {
 	size_t n; /* clients */
 	uint32_t server; /* IPv4, host order, as below */
 	uint16_t port;
-	uint32_t first_source; /* client i is at first_source + i, port 51820 */
+	uint32_t first_source; /* client i is at first_source + i, all at one port */
 	bool is_behind_nat; /* instead: all at first_source, each from a port of its own */
 	bool answers_cookies_at_once; /* as our gateway does; else at the next try */
 };

@@ -213,6 +213,8 @@ void lab_destroy(struct lab *l)
 
 int lab_enter(const struct lab *l, int ns)
 {
+	if (!l)
+		return 0;
 	assert(ns >= 0);
 	assert(ns < l->n_ns);
 	return setns(l->ns[ns], CLONE_NEWNET) < 0 ? -errno : 0;
@@ -221,7 +223,7 @@ int lab_enter(const struct lab *l, int ns)
 void lab_leave(const struct lab *l)
 {
 	/* Root went out, so root gets back in; going on elsewhere would be worse. */
-	if (setns(l->home, CLONE_NEWNET) < 0)
+	if (l && setns(l->home, CLONE_NEWNET) < 0)
 		abort();
 }
 

@@ -43,7 +43,8 @@ const char *lab_error(const struct lab *l);
 /* A new network namespace with its loopback up: its number, or negative errno. */
 MUST_CHECK int lab_ns(struct lab *l);
 /* The calling thread, any, goes to a namespace: the sockets that it opens and the
- * threads that it starts belong there. lab_leave: back to where the lab was made. */
+ * threads that it starts belong there. lab_leave: back to where the lab was made. Without
+ * a lab (NULL) there is one place only, and nothing happens. */
 MUST_CHECK int lab_enter(const struct lab *l, int ns);
 void lab_leave(const struct lab *l);
 

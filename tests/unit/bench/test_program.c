@@ -111,7 +111,8 @@ static void test_dies_with_its_parent(void **state)
 	between = fork();
 	assert_true(between >= 0);
 	if (!between) {
-		start(&p, "exec sleep 1000");
+		start(&p, "echo up; exec sleep 1000");
+		wait_output(&p, "up\n");
 		if (write(fd[1], &p.pid, sizeof(p.pid)) != sizeof(p.pid))
 			_exit(1);
 		for (;;)
