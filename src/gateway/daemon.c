@@ -2,7 +2,11 @@
  * byte, the command's exit status. The command waits for it; the end of the
  * connection without it means that the daemon died. A first child makes the
  * session and ends at once, so that the second one is init's child and cannot
- * get a terminal again. */
+ * get a terminal again. /dev/null is opened at once: later nothing may be opened
+ * for writing (doc/sandbox.md).
+ *
+ * syscalls(start): socketpair fork waitpid recv setsid open close
+ * syscalls: send dup2 chdir close */
 #include "gateway/daemon.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -33,8 +37,14 @@ int daemon_start(struct daemon *d)
 	pid_t pid;
 
 	d->fd = -1;
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+	d->null = open("/dev/null", O_RDWR | O_CLOEXEC);
+	if (d->null < 0)
 		return -errno;
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0) {
+		ret = -errno;
+		close(d->null);
+		return ret;
+	}
 	/* What is buffered would be written by both. */
 	fflush(NULL);
 	pid = fork();
@@ -42,6 +52,7 @@ int daemon_start(struct daemon *d)
 		ret = -errno;
 		close(pair[0]);
 		close(pair[1]);
+		close(d->null);
 		return ret;
 	}
 	if (pid > 0) {
@@ -72,12 +83,10 @@ static int send_status(struct daemon *d, int status)
 	return (int)ret;
 }
 
-static int leave_terminal(void)
+static int leave_terminal(int null)
 {
-	int ret = 0, null = open("/dev/null", O_RDWR);
+	int ret = 0;
 
-	if (null < 0)
-		return -errno;
 	fflush(NULL);
 	for (int fd = 0; fd <= STDERR_FILENO; fd++) {
 		if (dup2(null, fd) < 0)
@@ -97,7 +106,7 @@ int daemon_ready(struct daemon *d)
 	if (d->fd < 0)
 		return 0;
 	/* First: who reads our output to its end gets there when the command ends. */
-	ret = leave_terminal();
+	ret = leave_terminal(d->null);
 	return ret < 0 ? ret : send_status(d, EXIT_SUCCESS);
 }
 

@@ -8,6 +8,7 @@
 
 struct daemon {
 	int fd; /* to the waiting command; -1: nobody waits */
+	int null; /* /dev/null, when fd is not -1 */
 };
 
 /* Go on in a child of init, in a session of its own. Returns (0) in that child
