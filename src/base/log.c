@@ -19,6 +19,7 @@ void log_setup(enum log_level max, const char *tag)
 	snprintf(tag_text, sizeof(tag_text), "%s%s", tag ? tag : "", tag ? ": " : "");
 }
 
+/* syscalls: write */
 void log_line(enum log_level level, const char *fmt, ...)
 {
 	static const char *const prefix[] = { "<3>", "<4>", "<6>", "<7>" };

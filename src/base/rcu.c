@@ -113,6 +113,7 @@ static struct rcu_node *take_all(void)
 	return n;
 }
 
+/* syscalls: poll futex; liburcu, while it waits for readers */
 void rcu_reclaim(void)
 {
 	struct rcu_node *n, *next;

@@ -4,7 +4,9 @@
  * unprivileged process on the way is not an error, because the end is checked:
  * the permitted set must hold nothing but what was asked for. A bounding set
  * that stays is harmless then: it limits what exec may gain, and no_new_privs
- * lets exec gain nothing. */
+ * lets exec gain nothing.
+ *
+ * syscalls(start): capget capset prctl setrlimit open readdir close */
 #include "base/sandbox.h"
 #include <dirent.h>
 #include <errno.h>

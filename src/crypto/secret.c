@@ -16,8 +16,8 @@ bool crypto_equal(const void *a, const void *b, size_t len)
 	return CRYPTO_memcmp(a, b, len) == 0;
 }
 
+/* syscalls: getrandom getpid; OpenSSL's generator, which reseeds itself after fork() */
 void crypto_random(void *out, size_t len)
 {
-	/* Reseeds itself after fork(). */
 	ossl_must(RAND_bytes_ex(NULL, out, len, 0));
 }

@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <nss.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -432,6 +433,7 @@ static ssize_t read_whole(int fd, char *buf, size_t cap)
 	return (ssize_t)len;
 }
 
+/* syscalls: open fstat read close */
 int conf_read(struct gateway_change *out, const char *path, conf_resolve_fn *resolve,
 	struct conf_error *err)
 {
@@ -486,6 +488,21 @@ static int from_sockaddr(struct ipport *out, const struct sockaddr *sa)
 	return 0;
 }
 
+int conf_resolve_plain(void)
+{
+	/* Other services are libraries to be loaded, and talk to daemons that do what
+	 * user id 0 says. This also keeps glibc from asking nscd. */
+	return __nss_configure_lookup("hosts", "files dns") ? -errno : 0;
+}
+
+/* getaddrinfo, as conf_resolve_plain leaves it. What it does, in its order:
+ * syscalls: open stat fstat read lseek close uname; /etc/nsswitch.conf and the like
+ * syscalls: socket(AF_INET, SOCK_DGRAM, 0) socket(AF_INET6, SOCK_DGRAM, 0) connect
+ *	setsockopt(IPPROTO_IP, IP_RECVERR) setsockopt(IPPROTO_IPV6, IPV6_RECVERR) poll
+ *	sendmmsg send ioctl(FIONREAD) recv getrandom; DNS
+ * syscalls: socket(AF_INET, SOCK_STREAM, 0) socket(AF_INET6, SOCK_STREAM, 0) writev; long answers
+ * syscalls: socket(AF_NETLINK, SOCK_RAW, NETLINK_ROUTE) bind getsockname sendto recvmsg;
+ *	which of several addresses is nearest */
 int conf_resolve(const char *host, const char *port, struct ipport *out)
 {
 	struct addrinfo hints = { .ai_family = AF_UNSPEC,

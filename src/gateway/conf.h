@@ -21,6 +21,9 @@ struct conf_error {
 typedef int conf_resolve_fn(const char *host, const char *port, struct ipport *out);
 /* The one that asks getaddrinfo: may block for long. */
 conf_resolve_fn conf_resolve;
+/* From now on conf_resolve looks into /etc/hosts and asks DNS, whatever else
+ * /etc/nsswitch.conf names. For the whole process. 0 or negative errno. */
+MUST_CHECK int conf_resolve_plain(void);
 
 /* Read len bytes of text; name is what messages call them. On success *out is
  * the caller's (gateway_change_fini): every setting of the interface is set,

@@ -4,11 +4,16 @@
  *
  * Order of the start: into the background (daemon.h), helper process
  * (privhelper.h), then everything that needs a privilege (TUN, configuration
- * socket, netlink), then all capabilities are dropped, then threads start. */
+ * socket, netlink), then all capabilities are dropped and system calls limited to
+ * those that comments list (doc/sandbox.md), then threads start.
+ *
+ * syscalls(start): sigprocmask signal signalfd
+ * syscalls: read poll close; the control thread */
 #include "gateway/gateway.h"
 #include "base/clock.h"
 #include "base/sandbox.h"
 #include "crypto/crypto.h"
+#include "gateway/calls.h"
 #include "gateway/conf.h"
 #include "gateway/daemon.h"
 #include "gateway/handshaker.h"
@@ -426,6 +431,28 @@ static int open_signals(struct gateway *g)
 	return g->signals < 0 ? -errno : 0;
 }
 
+/* From here on neither a privilege nor a system call that is not listed. */
+static int confine(struct gateway *g)
+{
+	int ret = sandbox_drop_all();
+
+	if (ret) {
+		log_line(LOG_ERROR, "cannot drop privileges: %s", strerror(-ret));
+		return ret;
+	}
+	if (g->o->sandbox == SANDBOX_OFF)
+		return 0;
+	ret = conf_resolve_plain();
+	if (!ret)
+		ret = sandbox_filter(&gateway_calls, g->o->sandbox, g->priv.pid);
+	if (ret)
+		log_line(LOG_WARN,
+			"system calls are not limited: %s; capabilities are dropped all the same "
+			"(--sandbox off: no try and no warning)",
+			ret == -EOPNOTSUPP ? "no seccomp filters here" : strerror(-ret));
+	return 0;
+}
+
 /* Everything that needs a privilege, a file or the network's state. */
 static int open_all(struct gateway *g)
 {
@@ -434,7 +461,7 @@ static int open_all(struct gateway *g)
 	if (!ret)
 		ret = sandbox_no_dumps();
 	if (!ret)
-		ret = privhelper_start(&g->priv);
+		ret = privhelper_start(&g->priv, g->o->sandbox);
 	if (ret) {
 		log_line(LOG_ERROR, "cannot start: %s", strerror(-ret));
 		return ret;
@@ -458,10 +485,7 @@ static int open_all(struct gateway *g)
 	if (ret)
 		return ret;
 	open_sieve(g);
-	ret = sandbox_drop_all();
-	if (ret)
-		log_line(LOG_ERROR, "cannot drop privileges: %s", strerror(-ret));
-	return ret;
+	return confine(g);
 }
 
 static int start_threads(struct gateway *g)

@@ -5,6 +5,7 @@
 
 #include "base/compiler.h"
 #include "base/log.h"
+#include "base/sandbox_filter.h"
 #include <net/if.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -25,6 +26,7 @@ struct gateway_options {
 	const char *aead; /* for crypto_init: a name or NULL for the best one */
 	unsigned offloads; /* enum link_offload: those that may be used */
 	enum log_level log_level;
+	enum sandbox_mode sandbox;
 	bool is_daemon;
 	int tun_fd; /* WG_TUN_FD; -1: open one */
 	int uapi_fd; /* WG_UAPI_FD; -1: open one */

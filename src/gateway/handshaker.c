@@ -65,6 +65,7 @@ struct handshaker {
 	struct rx rx;
 };
 
+/* syscalls(start): eventfd */
 int handshaker_create(struct handshaker **out, struct queue *queue)
 {
 	struct handshaker *h = calloc(1, sizeof(*h));
@@ -94,6 +95,7 @@ free_all:
 	return ret;
 }
 
+/* syscalls: close */
 void handshaker_destroy(struct handshaker *h)
 {
 	if (!h)
@@ -105,6 +107,7 @@ void handshaker_destroy(struct handshaker *h)
 	free(h);
 }
 
+/* syscalls: write */
 void handshaker_wake(struct handshaker *h)
 {
 	uint64_t one = 1;
@@ -128,7 +131,8 @@ void handshaker_send(struct handshaker *h, const struct wg_endpoint *to, const u
 		log_line(LOG_DEBUG, "cannot send: %s", strerror(-ret));
 }
 
-/* Is the socket's queue filled to an eighth? */
+/* Is the socket's queue filled to an eighth?
+ * syscalls: getsockopt */
 static bool is_filled(int fd)
 {
 	uint32_t mem[SK_MEMINFO_VARS];
@@ -261,6 +265,7 @@ static void switch_sockets(struct handshaker *h)
 	atomic_store_explicit(&h->has_new_sockets, false, memory_order_release);
 }
 
+/* syscalls: prctl(PR_SET_NAME) gettid setpriority(PRIO_PROCESS) poll read sleep */
 static void *handshaker_main(void *arg)
 {
 	struct handshaker *h = arg;
@@ -323,6 +328,7 @@ void handshaker_stop(struct handshaker *h)
 	h->is_started = false;
 }
 
+/* syscalls: sched_yield */
 void handshaker_set_sockets(struct handshaker *h, const struct udp *u)
 {
 	pthread_mutex_lock(&h->send_lock);

@@ -15,6 +15,7 @@ enum {
 	OPT_AEAD,
 	OPT_NO_OFFLOAD,
 	OPT_LOG_LEVEL,
+	OPT_SANDBOX,
 	OPT_DAEMON,
 	OPT_STATUS,
 };
@@ -28,6 +29,8 @@ static const struct option_spec specs[] = {
 	{ OPT_NO_OFFLOAD, "no-offload", "LIST",
 		"do without: vnet,csum,tso,uso,udp-gso,udp-gro (for comparison)" },
 	{ OPT_LOG_LEVEL, "log-level", "LEVEL", "error, warn, info or debug (default: info)" },
+	{ OPT_SANDBOX, "sandbox", "MODE",
+		"unexpected system calls: strict (refused), kill, or off (default: strict)" },
 	{ OPT_STATUS, "status", NULL, "show drop reasons and counters of a running gateway" },
 	{ OPT_HELP, "help", NULL, "show this" },
 };
@@ -66,6 +69,20 @@ static int parse_log_level(struct options *o, enum log_level *out)
 	}
 	return options_bad(
 		o, "--log-level: expected one of error, warn, info, debug, not '%.32s'", o->value);
+}
+
+static int parse_sandbox(struct options *o, enum sandbox_mode *out)
+{
+	static const enum sandbox_mode modes[] = { SANDBOX_STRICT, SANDBOX_KILL, SANDBOX_OFF };
+
+	for (size_t i = 0; i < ARRAY_LEN(modes); i++) {
+		if (strcmp(o->value, sandbox_mode_name(modes[i])) == 0) {
+			*out = modes[i];
+			return 0;
+		}
+	}
+	return options_bad(
+		o, "--sandbox: expected one of strict, kill, off, not '%.32s'", o->value);
 }
 
 static int parse_no_offload(struct options *o, unsigned *offloads)
@@ -119,6 +136,8 @@ static int take_option(struct options *o, struct gateway_options *g, struct said
 		return parse_no_offload(o, &g->offloads);
 	case OPT_LOG_LEVEL:
 		return parse_log_level(o, &g->log_level);
+	case OPT_SANDBOX:
+		return parse_sandbox(o, &g->sandbox);
 	case OPT_STATUS:
 		g->action = GATEWAY_STATUS;
 		return 0;
@@ -229,6 +248,7 @@ int gateway_options_parse(struct gateway_options *o, int argc, char **argv, bool
 
 	*o = (struct gateway_options){ .offloads = OFFLOAD_ALL,
 		.log_level = LOG_INFO,
+		.sandbox = SANDBOX_STRICT,
 		.engine = "auto",
 		.tun_fd = -1,
 		.uapi_fd = -1 };

@@ -1,7 +1,10 @@
 /* How it works: each call is one request and one answer on a SOCK_SEQPACKET
  * socketpair (messages keep their bounds, descriptors ride along). Answers carry
  * the request's number: after a timeout the late answer is thrown away, with its
- * descriptors, by the next call. The work itself is in privserve.c. */
+ * descriptors, by the next call. The work itself is in privserve.c.
+ *
+ * syscalls: poll; sendmsg and recvmsg are in privserve.c
+ * syscalls(start): socketpair fork close */
 #include "gateway/privhelper.h"
 #include "base/clock.h"
 #include "base/sandbox.h"
@@ -87,7 +90,7 @@ static int call_plain(struct privhelper *h, struct priv_request *req, const stru
 	return 0;
 }
 
-int privhelper_start(struct privhelper *h)
+int privhelper_start(struct privhelper *h, enum sandbox_mode sandbox)
 {
 	struct priv_reply reply;
 	struct priv_fds fds;
@@ -107,7 +110,7 @@ int privhelper_start(struct privhelper *h)
 		return ret;
 	}
 	if (pid == 0)
-		_exit(priv_serve(pair[1], self));
+		_exit(priv_serve(pair[1], self, sandbox));
 	close(pair[1]);
 	h->fd = pair[0];
 	h->pid = pid;
@@ -217,7 +220,8 @@ int privhelper_unreach(
 	return 0;
 }
 
-/* Collect the child, which was told to end; false: it is still there. */
+/* Collect the child, which was told to end; false: it is still there.
+ * syscalls: waitpid nanosleep */
 static bool collect(pid_t pid, int *status)
 {
 	static const struct timespec pause = { .tv_nsec = 2 * NSEC_PER_MSEC };
@@ -235,6 +239,7 @@ static bool collect(pid_t pid, int *status)
 	}
 }
 
+/* syscalls: close kill(HELPER) waitpid */
 int privhelper_stop(struct privhelper *h)
 {
 	int status = 0;

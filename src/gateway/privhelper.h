@@ -11,6 +11,7 @@
 #define GATEWAY_PRIVHELPER_H
 
 #include "base/compiler.h"
+#include "base/sandbox_filter.h"
 #include "link/link.h"
 #include <stdbool.h>
 #include <stdint.h>
@@ -25,9 +26,11 @@ struct privhelper {
 };
 
 /* Fork the helper and wait until it says that it is ready. Before there are
- * threads or secrets, after daemon_start and before sandbox_drop_all. 0 (also
+ * threads or secrets, after daemon_start and before sandbox_drop_all. sandbox: what
+ * becomes of it when it makes a system call that it has no use for (SANDBOX_STRICT: the
+ * request fails); where there can be no filter it goes on without. 0 (also
  * where no helper is needed: see above) or negative errno. */
-MUST_CHECK int privhelper_start(struct privhelper *h);
+MUST_CHECK int privhelper_start(struct privhelper *h, enum sandbox_mode sandbox);
 
 /* udp_open with the helper's privileges and in the namespace of the start. */
 MUST_CHECK int privhelper_udp_open(

@@ -11,6 +11,7 @@
 #include "base/bucket.h"
 #include "base/clock.h"
 #include "base/sandbox.h"
+#include "gateway/calls.h"
 #include "gateway/icmp_send.h"
 #include "link/link.h"
 #include <errno.h>
@@ -34,6 +35,7 @@ enum { TUN_MAJOR = 10, TUN_MINOR_NO = 200 }; /* Linux Documentation/admin-guide/
 
 /* ---- Messages */
 
+/* syscalls(run helper): close */
 void priv_fds_close(struct priv_fds *fds)
 {
 	for (unsigned i = 0; i < fds->n; i++)
@@ -46,6 +48,7 @@ union fds_control {
 	char bytes[CMSG_SPACE(PRIV_FDS_MAX * sizeof(int))];
 };
 
+/* syscalls(run helper): sendmsg */
 int priv_send(int sock, const void *msg, size_t len, const struct priv_fds *fds, int flags)
 {
 	struct iovec iov = { .iov_base = (void *)msg, .iov_len = len };
@@ -86,6 +89,7 @@ static void collect_fds(struct msghdr *hdr, struct priv_fds *fds)
 	}
 }
 
+/* syscalls(run helper): recvmsg */
 int priv_recv(int sock, void *msg, size_t len, struct priv_fds *fds)
 {
 	struct iovec iov = { .iov_base = msg, .iov_len = len };
@@ -110,7 +114,16 @@ int priv_recv(int sock, void *msg, size_t len, struct priv_fds *fds)
 	return ret == 0 ? 0 : -EBADMSG;
 }
 
-/* ---- The TUN's interface, wherever it is */
+/* ---- The TUN's interface, wherever it is
+ *
+ * Where there is no helper the gateway does this itself, as far as it gets without
+ * privilege: TUNGETDEVNETNS fails, and it stays where it is.
+ *
+ * syscalls(run helper): fstat close ioctl(TUNGETIFF) ioctl(TUNGETDEVNETNS)
+ * syscalls(helper): open setns(CLONE_NEWNET)
+ * syscalls(run helper): socket(AF_NETLINK, SOCK_RAW, NETLINK_ROUTE)
+ * syscalls(run helper): socket(AF_INET, SOCK_DGRAM, 0) ioctl(SIOCGIFINDEX); if_nametoindex
+ * syscalls(run helper refused): socket(AF_UNIX, SOCK_DGRAM, 0); glibc tries it first there */
 
 struct place {
 	int own_ns; /* to step back into; -1: we did not move */
@@ -277,6 +290,7 @@ static int serve_unreach(
 	return ret < 0 ? ret : err;
 }
 
+/* syscalls(helper): getsockopt */
 static bool has_int_option(int fd, int name, int a, int b)
 {
 	int value = -1;
@@ -285,6 +299,7 @@ static bool has_int_option(int fd, int name, int a, int b)
 	return getsockopt(fd, SOL_SOCKET, name, &value, &len) == 0 && (value == a || value == b);
 }
 
+/* syscalls(helper): setsockopt(SOL_SOCKET, SO_MARK) */
 static int serve_udp_mark(const struct priv_request *req, const struct priv_fds *in)
 {
 	for (unsigned i = 0; i < in->n; i++) {
@@ -350,7 +365,8 @@ static int serve_one(const struct priv_request *req, const struct priv_fds *in, 
 /* ---- The process */
 
 /* The terminal's signals are for the gateway, which closes the socket when it is
- * done; those that pkill sends to everything named penstock must not end us. */
+ * done; those that pkill sends to everything named penstock must not end us.
+ * syscalls(start): signal sigprocmask */
 static void set_signals(void)
 {
 	static const int ignored[] = { SIGINT, SIGQUIT, SIGHUP, SIGTSTP, SIGPIPE, SIGUSR1,
@@ -365,6 +381,7 @@ static void set_signals(void)
 	sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
+/* syscalls(start): close_range getrlimit close */
 static void close_between(unsigned first, unsigned last)
 {
 	struct rlimit limit;
@@ -380,7 +397,8 @@ static void close_between(unsigned first, unsigned last)
 
 /* Nothing of the gateway's stays open but the socket. Standard error as well: who
  * waits for the end of a pipe that the gateway was started on must not wait for
- * us. Errors travel as errno and are logged there. Returns the socket's new number. */
+ * us. Errors travel as errno and are logged there. Returns the socket's new number.
+ * syscalls(start): fcntl open dup2 close */
 static int keep_only(int sock)
 {
 	int null;
@@ -402,7 +420,7 @@ static int keep_only(int sock)
 	return sock;
 }
 
-static int drop_privileges(void)
+static int drop_privileges(enum sandbox_mode sandbox)
 {
 	/* NET_ADMIN: marks, buffers beyond the limit, gso_max_size. BIND_SERVICE: ports
 	 * below 1024. NET_RAW: ICMP errors. SYS_ADMIN: setns alone, for a TUN that was
@@ -411,10 +429,16 @@ static int drop_privileges(void)
 		CAP_SYS_ADMIN };
 	int ret = sandbox_no_dumps();
 
-	return ret < 0 ? ret : sandbox_keep(caps, ARRAY_LEN(caps));
+	if (ret == 0)
+		ret = sandbox_keep(caps, ARRAY_LEN(caps));
+	/* The gateway meets the same obstacle in a moment, and has a log to say so. */
+	if (ret == 0 && sandbox_filter(&helper_calls, sandbox, 0) < 0)
+		return 0;
+	return ret;
 }
 
-int priv_serve(int sock, int parent)
+/* syscalls(start): prctl getppid */
+int priv_serve(int sock, int parent, enum sandbox_mode sandbox)
 {
 	struct priv_reply reply = { .magic = PRIV_MAGIC };
 	struct bucket icmp = { 0 };
@@ -430,7 +454,7 @@ int priv_serve(int sock, int parent)
 	sock = keep_only(sock);
 	if (sock < 0)
 		return 1;
-	reply.err = drop_privileges();
+	reply.err = drop_privileges(sandbox);
 	if (priv_send(sock, &reply, sizeof(reply), NULL, 0) < 0 || reply.err < 0)
 		return 1;
 	for (;;) {

@@ -8,6 +8,7 @@
 #define GATEWAY_PRIVSERVE_H
 
 #include "base/compiler.h"
+#include "base/sandbox_filter.h"
 #include "link/link.h"
 #include <stdint.h>
 
@@ -75,6 +76,6 @@ MUST_CHECK int priv_set_gso_max(int tun_fd, uint32_t bytes);
 
 /* The life of the helper: drop what it does not need, say "ready" on sock, serve
  * until the other end is closed. parent: who forked us. Returns the exit status. */
-MUST_CHECK int priv_serve(int sock, int parent);
+MUST_CHECK int priv_serve(int sock, int parent, enum sandbox_mode sandbox);
 
 #endif

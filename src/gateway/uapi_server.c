@@ -18,7 +18,9 @@
  * client is answered, the rest of what it sends is thrown away for at most
  * DRAIN_NS (so that it gets to read the answer), and it is hung up.
  *
- * syscalls: accept4 recv send getsockopt poll close unlink lstat inotify_* */
+ * syscalls: accept4 recv send shutdown getsockopt geteuid poll read close lstat unlink
+ * syscalls(start): mkdir chmod fchmod open flock socket connect bind listen getsockname
+ *	fcntl inotify_init1 inotify_add_watch */
 #include "gateway/uapi_server.h"
 #include "base/clock.h"
 #include "base/log.h"

@@ -465,6 +465,7 @@ static void switch_sockets(struct worker *w)
 	atomic_store_explicit(&w->has_new_sockets, false, memory_order_release);
 }
 
+/* syscalls: prctl(PR_SET_NAME) sleep */
 static void *worker_main(void *arg)
 {
 	struct worker *w = arg;
@@ -567,6 +568,7 @@ void worker_destroy(struct worker *w)
 	free(w);
 }
 
+/* syscalls: sched_yield */
 void worker_set_sockets(struct worker *w, const int fd[2], unsigned offloads)
 {
 	w->new_sock[0] = fd[0];

@@ -91,6 +91,7 @@ struct engine {
 static_assert(sizeof(struct io_tx) == sizeof(struct mmsghdr), "io_tx stands in for mmsghdr");
 static_assert(offsetof(struct io_tx, err) == offsetof(struct mmsghdr, msg_len), "io_tx");
 
+/* syscalls(start): epoll_create1 close */
 static int probe(void)
 {
 	int fd = epoll_create1(EPOLL_CLOEXEC);
@@ -101,6 +102,7 @@ static int probe(void)
 	return 0;
 }
 
+/* syscalls: epoll_ctl */
 static int watch(struct engine *e, int fd, uint32_t i)
 {
 	struct epoll_event ev = { .events = EPOLLIN, .data.u32 = i };
@@ -124,6 +126,7 @@ static void buffers_init(struct engine *e)
 		e->ch[i].fd = -1;
 }
 
+/* syscalls(start): epoll_create1 eventfd close */
 static int open_engine(struct engine **out)
 {
 	struct engine *e = calloc(1, sizeof(*e));
@@ -161,6 +164,7 @@ free_engine:
 	return ret;
 }
 
+/* syscalls: close */
 static void close_engine(struct engine *e)
 {
 	if (!e)
@@ -189,6 +193,7 @@ static int add(struct engine *e, int fd, enum io_kind kind, uint32_t tag)
 	return -ENOSPC;
 }
 
+/* syscalls: epoll_ctl */
 static int drop(struct engine *e, int fd)
 {
 	for (unsigned i = 0; i < IO_CHANNELS_MAX; i++) {
@@ -321,7 +326,7 @@ static int wait_ms(int64_t timeout_ns)
 	return (int)(timeout_ns / 1000000 + (timeout_ns % 1000000 != 0));
 }
 
-/* syscalls: epoll_wait */
+/* syscalls: epoll_wait read */
 static int poll_events(struct engine *e, int64_t timeout_ns)
 {
 	struct epoll_event ev[IO_CHANNELS_MAX + 1];
@@ -498,6 +503,7 @@ static size_t send_batch(struct engine *e, int fd, enum io_kind kind, struct io_
 	return send_frames(fd, tx, n);
 }
 
+/* syscalls: write */
 static void wake(struct engine *e)
 {
 	uint64_t one = 1;

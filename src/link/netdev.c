@@ -55,6 +55,7 @@ struct opener {
 	int err;
 };
 
+/* syscalls(run helper): socket(AF_NETLINK, SOCK_RAW, NETLINK_ROUTE) bind getsockname close */
 static struct mnl_socket *open_socket(unsigned groups, int flags)
 {
 	struct mnl_socket *nl = mnl_socket_open2(NETLINK_ROUTE, SOCK_CLOEXEC | flags);
@@ -69,6 +70,7 @@ static struct mnl_socket *open_socket(unsigned groups, int flags)
 	return nl;
 }
 
+/* syscalls(helper): setns(CLONE_NEWNET) */
 static void *run_opener(void *arg)
 {
 	struct opener *o = arg;
@@ -88,7 +90,8 @@ static void *run_opener(void *arg)
 	return NULL;
 }
 
-/* Are we in the namespace that nsfd stands for? */
+/* Are we in the namespace that nsfd stands for?
+ * syscalls(helper): socket(AF_INET, SOCK_DGRAM, 0) ioctl(SIOCGSKNS) fstat close */
 static bool is_own_namespace(int nsfd)
 {
 	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), own;
@@ -107,7 +110,9 @@ static bool is_own_namespace(int nsfd)
 	return is_own;
 }
 
-/* must_know: it is not here, so that "likely here" will not do. */
+/* must_know: it is not here, so that "likely here" will not do. Without privilege,
+ * as after the start, the first call fails and is the last.
+ * syscalls(run helper): ioctl(TUNGETDEVNETNS) */
 static int open_where_tun_is(const struct netdev *d, struct opener *o, bool must_know)
 {
 	pthread_t thread;
@@ -133,6 +138,7 @@ static int open_where_tun_is(const struct netdev *d, struct opener *o, bool must
 	return ret;
 }
 
+/* syscalls(run helper): close */
 static void detach(struct netdev *d)
 {
 	if (d->nl)
@@ -147,6 +153,7 @@ static void detach(struct netdev *d)
 
 /* ---- Messages. */
 
+/* syscalls(run helper): ioctl(TUNGETIFF) sendto */
 static int ask_state(const struct netdev *d)
 {
 	char buf[256];
@@ -167,7 +174,8 @@ static int ask_state(const struct netdev *d)
 	return mnl_socket_sendto(d->nl, msg, msg->nlmsg_len) < 0 ? -errno : 0;
 }
 
-/* Watch through the socket d->nl, and ask for the state as it is. */
+/* Watch through the socket d->nl, and ask for the state as it is.
+ * syscalls(run helper): epoll_ctl */
 static int watch(struct netdev *d)
 {
 	struct epoll_event ev = { .events = EPOLLIN };
@@ -198,6 +206,7 @@ static int attach(struct netdev *d, bool must_know)
 	return watch(d);
 }
 
+/* syscalls: bind getsockname close; libmnl */
 int netdev_adopt(struct netdev *d, int fd, unsigned ifindex)
 {
 	detach(d);
@@ -275,7 +284,8 @@ static void on_message(struct news *n, const struct nlmsghdr *msg)
 		route_mtus_take(&n->d->routes, msg, (unsigned)n->d->ifindex, is_ours);
 }
 
-/* The interface left this namespace, or the world. */
+/* The interface left this namespace, or the world.
+ * syscalls: ioctl(TUNGETIFF) */
 static int on_deleted(struct netdev *d, struct news *n)
 {
 	struct ifreq ifr = { 0 };
@@ -289,7 +299,8 @@ static int on_deleted(struct netdev *d, struct news *n)
 	return 0;
 }
 
-/* Take in one datagram. 1: there may be more. 0: no more. Negative errno. */
+/* Take in one datagram. 1: there may be more. 0: no more. Negative errno.
+ * syscalls: recvmsg; libmnl */
 static int read_some(struct netdev *d, struct news *n)
 {
 	_Alignas(struct nlmsghdr) char buf[BUF_LEN];
@@ -349,6 +360,7 @@ int netdev_read(struct netdev *d, struct netdev_event *ev)
 	return 1;
 }
 
+/* syscalls(run helper): epoll_ctl */
 static int watch_timer(struct netdev *d)
 {
 	struct epoll_event ev = { .events = EPOLLIN };
@@ -356,6 +368,7 @@ static int watch_timer(struct netdev *d)
 	return epoll_ctl(d->epfd, EPOLL_CTL_ADD, d->routes.timer, &ev) ? -errno : 0;
 }
 
+/* syscalls(run helper): epoll_create1 */
 int netdev_open(struct netdev **out, const struct tun *t)
 {
 	struct netdev *d = calloc(1, sizeof(*d));
@@ -386,6 +399,7 @@ int netdev_fd(const struct netdev *d)
 	return d->epfd;
 }
 
+/* syscalls(run helper): ioctl(TUNGETIFF) setsockopt(SOL_SOCKET, SO_RCVTIMEO) sendto recvmsg */
 int netdev_set_gso_max(const struct netdev *d, unsigned bytes)
 {
 	struct timeval wait = { .tv_sec = ACK_TIMEOUT_S };
@@ -416,6 +430,7 @@ int netdev_set_gso_max(const struct netdev *d, unsigned bytes)
 	return 0;
 }
 
+/* syscalls(run helper): close */
 void netdev_close(struct netdev *d)
 {
 	if (!d)

@@ -21,6 +21,7 @@ enum { DUMP_PAUSE_MS = 500 };
 
 static_assert(ROUTE_MTUS_GROUPS == (RTMGRP_IPV4_ROUTE | RTMGRP_IPV6_ROUTE), "rtnetlink.h");
 
+/* syscalls(run helper): timerfd_create */
 int route_mtus_open(struct route_mtus *r)
 {
 	*r = (struct route_mtus){ .is_stale = true };
@@ -28,6 +29,7 @@ int route_mtus_open(struct route_mtus *r)
 	return r->timer < 0 ? -errno : 0;
 }
 
+/* syscalls(run helper): close */
 void route_mtus_close(struct route_mtus *r)
 {
 	if (r->timer >= 0)
@@ -40,6 +42,7 @@ void route_mtus_reset(struct route_mtus *r)
 	*r = (struct route_mtus){ .timer = r->timer, .seq = r->seq, .is_stale = true };
 }
 
+/* syscalls(run helper): setsockopt(SOL_NETLINK, NETLINK_GET_STRICT_CHK) */
 void route_mtus_watch(struct mnl_socket *nl)
 {
 	int on = 1;

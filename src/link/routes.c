@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+/* syscalls(start): socket bind close */
 int routes_open(void)
 {
 	struct sockaddr_nl addr = { .nl_family = AF_NETLINK,
@@ -26,6 +27,7 @@ int routes_open(void)
 	return fd;
 }
 
+/* syscalls: recv */
 bool routes_drain(int fd)
 {
 	bool is_changed = false;

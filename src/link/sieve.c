@@ -134,7 +134,7 @@ void sieve_destroy(struct sieve *s)
 	free(s);
 }
 
-/* syscalls: setsockopt */
+/* syscalls: setsockopt(SOL_SOCKET, SO_ATTACH_BPF) */
 int sieve_attach(const struct sieve *s, const struct udp *u)
 {
 	int ret = 0;

@@ -6,7 +6,10 @@
  *
  * A new interface is made with IFF_MULTI_QUEUE. That makes exclusion our own
  * business: the kernel would let a second gateway attach to it as one more queue
- * and take half of the flows, where a single-queue TUN says EBUSY. */
+ * and take half of the flows, where a single-queue TUN says EBUSY.
+ *
+ * syscalls(start): open ioctl fcntl socket bind getsockname sendto recvmsg close
+ * syscalls: close */
 #include "link.h"
 
 #include <errno.h>

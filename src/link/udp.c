@@ -13,7 +13,22 @@
  * order of binding: index 0 is data, 1 handshake.
  *
  * GRO picks its socket before the datagram is sorted, by a hash: UDP_GRO must be
- * on for both sockets, or half of all peers would have no trains. */
+ * on for both sockets, or half of all peers would have no trains.
+ *
+ * The helper opens sockets; the gateway itself does where there is no helper. In
+ * the order of the code:
+ * syscalls(run helper): socket(AF_INET, SOCK_DGRAM, IPPROTO_UDP)
+ *	socket(AF_INET6, SOCK_DGRAM, IPPROTO_UDP) bind getsockname sendto close
+ * syscalls(run helper): setsockopt(SOL_SOCKET, SO_RCVBUFFORCE)
+ *	setsockopt(SOL_SOCKET, SO_RCVBUF) setsockopt(SOL_SOCKET, SO_SNDBUFFORCE)
+ *	setsockopt(SOL_SOCKET, SO_SNDBUF) setsockopt(IPPROTO_IPV6, IPV6_V6ONLY)
+ *	setsockopt(IPPROTO_IP, IP_PKTINFO) setsockopt(IPPROTO_IPV6, IPV6_RECVPKTINFO)
+ *	setsockopt(IPPROTO_IP, IP_RECVTOS) setsockopt(IPPROTO_IPV6, IPV6_RECVTCLASS)
+ *	setsockopt(IPPROTO_IP, IP_MTU_DISCOVER)
+ *	setsockopt(IPPROTO_IPV6, IPV6_MTU_DISCOVER) setsockopt(SOL_SOCKET, SO_MARK)
+ *	setsockopt(IPPROTO_UDP, UDP_GRO) setsockopt(IPPROTO_UDP, UDP_SEGMENT)
+ *	setsockopt(SOL_SOCKET, SO_REUSEPORT)
+ *	setsockopt(SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF) */
 #include "link.h"
 #include "endpoint.h"
 

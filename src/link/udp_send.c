@@ -359,6 +359,7 @@ size_t udp_send(const struct engine_ops *ops, struct engine *e, int fd, struct i
 	return lost + send_run(&s, &tx[n - run], run);
 }
 
+/* syscalls: sendmsg */
 int udp_send_one(const struct udp *u, bool is_handshake, const struct wg_endpoint *to,
 	const uint8_t *msg, size_t len, uint8_t tos)
 {

@@ -72,7 +72,8 @@ struct allowed_chunk {
 static_assert(sizeof(struct allowed_chunk) <= CHUNK_HEAD, "slab");
 
 /* Aligned to its length, so that a node finds its chunk. Mapped, since the heap
- * would spend a page more on each to remember the alignment. */
+ * would spend a page more on each to remember the alignment.
+ * syscalls: mmap munmap */
 static struct allowed_chunk *chunk_map(void)
 {
 	uint8_t *p = mmap(

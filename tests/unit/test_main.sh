@@ -44,6 +44,7 @@ mistake "--fly" gateway wg0 --fly
 mistake "--daemon" gateway wg0 --foreground --daemon
 mistake "--config" gateway wg0 --config
 mistake "'loud'" gateway wg0 --log-level loud
+mistake "'sand'" gateway wg0 --sandbox sand
 mistake "NAME" bench one two
 mistake "--json" bench gateway --json
 mistake "--fly" bench --fly

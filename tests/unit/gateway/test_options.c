@@ -51,6 +51,7 @@ static void test_defaults(void **state)
 	assert_string_equal(o.engine, "auto");
 	assert_int_equal(o.offloads, OFFLOAD_ALL);
 	assert_int_equal(o.log_level, LOG_INFO);
+	assert_int_equal(o.sandbox, SANDBOX_STRICT);
 	assert_false(o.is_daemon);
 	assert_int_equal(o.tun_fd, -1);
 	assert_int_equal(o.uapi_fd, -1);
@@ -62,7 +63,7 @@ static void test_everything(void **state)
 
 	assert_int_equal(parse(&o,
 				 "--config wg.conf --engine=epoll wg%d --no-offload uso,udp-gro "
-				 "--aead openssl --log-level debug --daemon"),
+				 "--aead openssl --log-level debug --sandbox kill --daemon"),
 		0);
 	assert_string_equal(o.ifname, "wg%d");
 	assert_string_equal(o.config, "wg.conf");
@@ -70,7 +71,10 @@ static void test_everything(void **state)
 	assert_string_equal(o.aead, "openssl");
 	assert_int_equal(o.offloads, OFFLOAD_ALL & ~(OFFLOAD_USO | OFFLOAD_UDP_GRO));
 	assert_int_equal(o.log_level, LOG_DEBUG);
+	assert_int_equal(o.sandbox, SANDBOX_KILL);
 	assert_true(o.is_daemon);
+	assert_int_equal(parse(&o, "--sandbox off wg0"), 0);
+	assert_int_equal(o.sandbox, SANDBOX_OFF);
 	assert_int_equal(parse(&o,
 				 "--aead ipsec-mb --aead auto --engine auto wg0 "
 				 "--no-offload vnet,csum,tso,uso,udp-gso,udp-gro -f"),
@@ -159,6 +163,9 @@ static const struct bad bads[] = {
 	{ "wg0 --engine _", "--engine: expected one of" },
 	{ "wg0 --aead aes", "--aead: expected one of auto, ipsec-mb, openssl" },
 	{ "wg0 --log-level loud", "--log-level: expected one of" },
+	{ "wg0 --sandbox sand", "--sandbox: expected one of" },
+	{ "wg0 --sandbox _", "--sandbox: expected one of" },
+	{ "--status wg0 --sandbox off", "--status: expected no other option, not --sandbox" },
 	{ "wg0 --no-offload", "--no-offload: expected LIST" },
 	{ "wg0 --no-offload _", "--no-offload: expected a list" },
 	{ "wg0 --no-offload tso,", "--no-offload" },
@@ -189,7 +196,8 @@ static void test_mistakes(void **state)
 static void test_help(void **state)
 {
 	static const char *const names[] = { "IFNAME", "--config FILE", "--engine", "--no-offload",
-		"--aead", "--log-level", "--status", "--foreground", "--daemon", "--help" };
+		"--aead", "--log-level", "--sandbox", "--status", "--foreground", "--daemon",
+		"--help" };
 	char *text = NULL;
 	size_t len = 0;
 	FILE *f = open_memstream(&text, &len);

@@ -53,7 +53,7 @@ static void need_root(void)
 
 static void start(struct privhelper *h)
 {
-	assert_int_equal(privhelper_start(h), 0);
+	assert_int_equal(privhelper_start(h, SANDBOX_KILL), 0);
 	assert_true(h->fd >= 0);
 	assert_true(h->pid > 0);
 }
@@ -829,7 +829,7 @@ static void unprivileged_body(void)
 	if (geteuid() == 0)
 		assert_int_equal(setresuid(UID_NOBODY, UID_NOBODY, UID_NOBODY), 0);
 	assert_int_equal(sandbox_drop_all(), 0);
-	assert_int_equal(privhelper_start(&h), 0);
+	assert_int_equal(privhelper_start(&h, SANDBOX_KILL), 0);
 	assert_int_equal(h.fd, -1);
 	assert_int_equal(h.pid, 0);
 	assert_int_equal(privhelper_udp_open(&h, 0, 0, 0, &u), 0);
