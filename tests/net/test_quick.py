@@ -54,8 +54,10 @@ PersistentKeepalive = 25
         if is_stand_in():
             self.program = under_test().argv[0]
         else:
-            self.program = os.path.join(lab.tmp, "penstock-wg")
-            os.symlink(net.penstock_path(), self.program)
+            link = os.path.join(lab.tmp, "penstock-wg")
+            os.symlink(net.penstock_path(), link)
+            # wg-quick gives the interface's name only.
+            self.program = lab.file("strictly", f'#!/bin/sh\nexec {link} --sandbox kill "$@"\n', 0o755)
 
     def quick(self, what, check=True):
         with net.inside(self.a):

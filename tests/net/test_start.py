@@ -28,6 +28,7 @@ BAD_COMMAND_LINES = {
     "cipher": ["gateway", "--aead", "rot13", "wgx0"],
     "offload": ["gateway", "--no-offload", "everything", "wgx0"],
     "offload empty": ["gateway", "--no-offload", "", "wgx0"],
+    "sandbox": ["gateway", "--sandbox", "sand", "wgx0"],
     "log level": ["gateway", "--log-level", "loud", "wgx0"],
     "both grounds": ["gateway", "--daemon", "--foreground", "wgx0"],
     "status and engine": ["gateway", "--status", "--engine", "epoll", "wgx0"],
@@ -57,7 +58,7 @@ def test_help_and_version(args):
 
 def test_help_names_every_option():
     text = penstock("gateway", "--help").stdout
-    for option in ("--config", "--foreground", "--daemon", "--engine", "--no-offload", "--aead", "--log-level", "--status"):
+    for option in ("--config", "--foreground", "--daemon", "--engine", "--no-offload", "--aead", "--log-level", "--sandbox", "--status"):
         assert option in text
 
 
@@ -211,9 +212,9 @@ def test_background(lab, as_quick):
     if as_quick:
         link = os.path.join(lab.tmp, "penstock-wg")
         os.symlink(net.penstock_path(), link)
-        argv = [link, name]
+        argv = [link, "--sandbox", "kill", name]
     else:
-        argv = [net.penstock_path(), "gateway", "--daemon", name]
+        argv = [net.penstock_path(), "gateway", "--daemon", "--sandbox", "kill", name]
     done = net.run(ns, *argv, timeout=20)
     assert done.returncode == 0
     # When the command returns everything is there.
