@@ -33,6 +33,7 @@ struct train {
 	uint32_t seg_len;
 	uint32_t n;
 	uint8_t tos;
+	uint8_t hops; /* 0: the kernel's default */
 	struct wg_endpoint to;
 };
 
@@ -40,6 +41,7 @@ struct train {
 struct frame {
 	struct split split;
 	struct wg_peer *peer; /* NULL: dropped or done */
+	uint8_t hops;
 };
 
 struct worker {
@@ -259,8 +261,8 @@ static void flush_udp(struct worker *w)
 
 			if (endpoint_family(&t->to) != family)
 				break;
-			udp_tx_fill(
-				&w->tx[end], &w->tx_mem[end], &t->to, &t->iov, t->seg_len, t->tos);
+			udp_tx_fill(&w->tx[end], &w->tx_mem[end], &t->to, &t->iov, t->seg_len,
+				t->tos, t->hops);
 		}
 		if (w->sock[family] < 0) {
 			count_drop(w, WORKER_DROP_UDP_SEND, end - first);
@@ -325,21 +327,22 @@ static void seal_chunk(struct worker *w, struct wg_peer *peer)
 
 /* The chunk's last train, if it takes one more message of msg_len bytes; else
  * NULL. The last message of a train may be shorter, and then ends it. */
-static struct train *open_train(struct worker *w, uint32_t msg_len, uint8_t tos, uint32_t n_max)
+static struct train *open_train(
+	struct worker *w, uint32_t msg_len, uint8_t tos, uint8_t hops, uint32_t n_max)
 {
 	struct train *t;
 
 	if (w->n_trains == w->chunk_start)
 		return NULL;
 	t = &w->trains[w->n_trains - 1];
-	if (t->n < n_max && t->tos == tos && msg_len <= t->seg_len &&
+	if (t->n < n_max && t->tos == tos && t->hops == hops && msg_len <= t->seg_len &&
 		t->iov.iov_len == (size_t)t->n * t->seg_len &&
 		t->iov.iov_len + msg_len <= TRAIN_BYTES)
 		return t;
 	return NULL;
 }
 
-static struct train *start_train(struct worker *w, uint32_t msg_len, uint8_t tos)
+static struct train *start_train(struct worker *w, uint32_t msg_len, uint8_t tos, uint8_t hops)
 {
 	struct train *t = &w->trains[w->n_trains++];
 
@@ -347,6 +350,7 @@ static struct train *start_train(struct worker *w, uint32_t msg_len, uint8_t tos
 	t->iov.iov_len = 0;
 	t->seg_len = msg_len;
 	t->tos = tos;
+	t->hops = hops;
 	t->n = 0;
 	return t;
 }
@@ -367,7 +371,7 @@ static void cut_frame(struct worker *w, const struct frame *f)
 			msg_len = (uint32_t)wg_sealed_len(w->wg, s->last_len);
 		if (w->n_pkts == CHUNK_PACKETS)
 			seal_chunk(w, f->peer);
-		t = open_train(w, msg_len, tos, has_gso ? CHUNK_PACKETS : 1);
+		t = open_train(w, msg_len, tos, f->hops, has_gso ? CHUNK_PACKETS : 1);
 		/* A chunk ends with a full train rather than in the middle of one. */
 		if (!t && w->n_pkts > 0 && w->out_len >= SEND_BYTES)
 			seal_chunk(w, f->peer);
@@ -377,7 +381,7 @@ static void cut_frame(struct worker *w, const struct frame *f)
 			t = NULL;
 		}
 		if (!t)
-			t = start_train(w, msg_len, tos);
+			t = start_train(w, msg_len, tos, f->hops);
 		p = &w->pkts[w->n_pkts++];
 		p->data = w->out + w->out_len + WG_HEAD;
 		p->len = (uint32_t)split_segment(s, i, p->data);
@@ -400,7 +404,8 @@ static bool route_frame(struct worker *w, struct frame *f, const struct io_rx *r
 		unreach_offer(w->cfg.unreach, f->split.pkt, f->split.len, w->now_ns);
 		return false;
 	}
-	if (wg_is_loop(f->peer, f->split.pkt, f->split.len)) {
+	if (wg_is_loop(f->peer, f->split.pkt, f->split.len) ||
+		!wg_outer_hops(f->split.pkt, f->split.len, &f->hops)) {
 		wg_worker_drop(w->wg, f->peer, WG_DROP_LOOP, f->split.n);
 		return false;
 	}

@@ -98,9 +98,10 @@ struct udp_tx {
 /* Fill tx for one train: iov is one contiguous run of messages of seg_len bytes
  * (the last may be shorter), at most 64 of them and 65507 bytes. seg_len 0 or >= the
  * length: a single datagram.
- * tos: outer TOS / traffic class. mem must live until the send is done. */
+ * tos: outer TOS / traffic class. hops: outer TTL / hop limit, 0: the kernel's default.
+ * mem must live until the send is done. */
 void udp_tx_fill(struct io_tx *tx, struct udp_tx *mem, const struct wg_endpoint *to,
-	struct iovec *iov, uint32_t seg_len, uint8_t tos);
+	struct iovec *iov, uint32_t seg_len, uint8_t tos, uint8_t hops);
 
 /* What a worker remembers of the paths on which the kernel refused something,
  * so that it is not asked again for every train. Zero at start. One worker. */

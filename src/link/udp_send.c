@@ -75,20 +75,23 @@ static bool has_source(const struct endpoint_local *l)
 }
 
 void udp_tx_fill(struct io_tx *tx, struct udp_tx *mem, const struct wg_endpoint *to,
-	struct iovec *iov, uint32_t seg_len, uint8_t tos)
+	struct iovec *iov, uint32_t seg_len, uint8_t tos, uint8_t hops)
 {
 	struct endpoint_remote r = endpoint_get_remote(to);
 	struct endpoint_local l = endpoint_get_local(to);
 	bool is_v4 = r.family == AF_INET;
 	uint16_t segment = (uint16_t)seg_len;
-	int value = tos;
+	int tos_value = tos, hops_value = hops;
 	size_t used = 0;
 
 	if (has_source(&l))
 		used = put_source(mem, r.family, &l);
 	if (tos)
 		used = put_control(mem, used, is_v4 ? IPPROTO_IP : IPPROTO_IPV6,
-			is_v4 ? IP_TOS : IPV6_TCLASS, &value, sizeof(value));
+			is_v4 ? IP_TOS : IPV6_TCLASS, &tos_value, sizeof(tos_value));
+	if (hops)
+		used = put_control(mem, used, is_v4 ? IPPROTO_IP : IPPROTO_IPV6,
+			is_v4 ? IP_TTL : IPV6_HOPLIMIT, &hops_value, sizeof(hops_value));
 	if (seg_len && seg_len < iov->iov_len)
 		used = put_control(mem, used, IPPROTO_UDP, UDP_SEGMENT, &segment, sizeof(segment));
 	tx->hdr = (struct msghdr){
@@ -373,7 +376,7 @@ int udp_send_one(const struct udp *u, bool is_handshake, const struct wg_endpoin
 		fd = u->data[family];
 	if (fd < 0)
 		return -EAFNOSUPPORT;
-	udp_tx_fill(&tx, &mem, to, &iov, 0, tos);
+	udp_tx_fill(&tx, &mem, to, &iov, 0, tos, 0);
 	/* Never waits for room: the caller may hold a lock. */
 	if (sendmsg(fd, &tx.hdr, MSG_DONTWAIT) >= 0)
 		return 0;

@@ -52,7 +52,7 @@ struct wg_endpoint {
 	X(INNER, "inner_malformed", "inner packet is not whole IPv4 or IPv6")                \
 	X(SOURCE, "wrong_source", "inner source address is not one of the peer's")           \
 	X(NO_ROUTE, "no_route", "no peer has the destination address")                       \
-	X(LOOP, "routing_loop", "our own message to a peer, routed back into its tunnel")    \
+	X(LOOP, "routing_loop", "a tunnel's message, routed back into it or round a circle") \
 	X(NO_ENDPOINT, "no_endpoint", "the peer's endpoint is not known yet")                \
 	X(STAGED_FULL, "staged_full", "oldest staged packet made room for a new one")        \
 	X(STAGED_PURGED, "staged_purged", "staged packets of a handshake that was given up") \
@@ -266,6 +266,11 @@ struct wg_peer *wg_route(struct wg_worker *w, uint8_t family, const uint8_t *ip)
  * would make it longer and send it again, for ever. The caller drops and counts it
  * (WG_DROP_LOOP). pkt: at least a whole IP header. */
 bool wg_is_loop(const struct wg_peer *peer, const uint8_t *pkt, size_t len);
+/* Hop limit of the message that will carry an inner packet. A tunnel's message inside of
+ * ours gets a smaller one than it has, so that a circle of tunnels ends; false: it has
+ * come to its end, and the caller drops and counts it (WG_DROP_LOOP). hops 0: no such
+ * packet, the kernel's default will do. pkt: at least a whole IP header. */
+MUST_CHECK bool wg_outer_hops(const uint8_t *pkt, size_t len, uint8_t *hops);
 
 /* One packet on its way through a worker. */
 struct wg_packet {

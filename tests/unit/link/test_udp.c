@@ -249,7 +249,7 @@ static void real_train(void **state)
 
 		if (a.data[family] < 0)
 			continue;
-		udp_tx_fill(&tx, &mem, &to, &iov, SEG, 0);
+		udp_tx_fill(&tx, &mem, &to, &iov, SEG, 0, 0);
 		assert_int_equal(udp_send(&epoll_ops, e, a.data[family], &tx, 1, &paths), 0);
 		while (got < iov.iov_len) {
 			assert_true(receive(b.data[family], &rx, buf, sizeof(buf), &len, 1000));

@@ -29,7 +29,7 @@ struct engine {
 	struct {
 		const uint8_t *data;
 		uint32_t len, seg_len;
-		bool has_source, has_tos;
+		bool has_source, has_tos, has_hops;
 	} sent[LOG];
 	unsigned n_sent;
 };
@@ -43,13 +43,14 @@ static size_t fake_send(struct engine *e, int fd, enum io_kind kind, struct io_t
 	e->calls++;
 	for (size_t i = 0; i < n; i++) {
 		struct msghdr *h = &tx[i].hdr;
-		bool has_source = false, has_tos = false;
+		bool has_source = false, has_tos = false, has_hops = false;
 		uint16_t seg_len = 0;
 
 		for (struct cmsghdr *c = CMSG_FIRSTHDR(h); c; c = CMSG_NXTHDR(h, c)) {
 			has_source |= c->cmsg_type == IP_PKTINFO && c->cmsg_level == IPPROTO_IP;
 			has_source |= c->cmsg_type == IPV6_PKTINFO && c->cmsg_level == IPPROTO_IPV6;
 			has_tos |= c->cmsg_type == IP_TOS && c->cmsg_level == IPPROTO_IP;
+			has_hops |= c->cmsg_type == IP_TTL && c->cmsg_level == IPPROTO_IP;
 			if (c->cmsg_type == UDP_SEGMENT && c->cmsg_level == IPPROTO_UDP)
 				memcpy(&seg_len, CMSG_DATA(c), 2);
 		}
@@ -69,6 +70,7 @@ static size_t fake_send(struct engine *e, int fd, enum io_kind kind, struct io_t
 		e->sent[e->n_sent].len = (uint32_t)h->msg_iov[0].iov_len;
 		e->sent[e->n_sent].seg_len = seg_len;
 		e->sent[e->n_sent].has_source = has_source;
+		e->sent[e->n_sent].has_hops = has_hops;
 		e->sent[e->n_sent++].has_tos = has_tos;
 		n_ok++;
 	}
@@ -98,7 +100,7 @@ static struct wg_endpoint peer(uint8_t last, bool has_local)
 static void fill(size_t i, const struct wg_endpoint *to, size_t len, uint32_t seg_len)
 {
 	iov[i] = (struct iovec){ data, len };
-	udp_tx_fill(&tx[i], &mem[i], to, &iov[i], seg_len, 0xb8);
+	udp_tx_fill(&tx[i], &mem[i], to, &iov[i], seg_len, 0xb8, 40);
 }
 
 static size_t send_n(size_t n)
@@ -128,6 +130,7 @@ static void expect_singles(unsigned first, size_t len, bool has_source)
 		assert_int_equal(fake.sent[i].seg_len, 0);
 		assert_int_equal(fake.sent[i].has_source, has_source);
 		assert_true(fake.sent[i].has_tos);
+		assert_true(fake.sent[i].has_hops);
 		assert_int_equal(fake.sent[i].len, len - pos < SEG ? len - pos : SEG);
 		pos += fake.sent[i].len;
 	}

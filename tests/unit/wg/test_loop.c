@@ -91,6 +91,64 @@ static void test_ipv6(void **state)
 	assert_false(wg_is_loop(peer, pkt, 56 + 64));
 }
 
+static void expect_hops(size_t len, uint8_t inner, uint8_t outer)
+{
+	uint8_t hops = 255;
+
+	pkt[pkt[0] >> 4 == 4 ? 8 : 7] = inner;
+	assert_true(wg_outer_hops(pkt, len, &hops));
+	assert_int_equal(hops, outer);
+}
+
+static void expect_end(size_t len, uint8_t inner)
+{
+	uint8_t hops;
+
+	pkt[pkt[0] >> 4 == 4 ? 8 : 7] = inner;
+	assert_false(wg_outer_hops(pkt, len, &hops));
+}
+
+/* A tunnel's message costs eight hops for each tunnel that carries it, whosever it is. */
+static void test_hops_ipv4(void **state)
+{
+	put_ipv4();
+	put_message(28, INDEX + 1, 99);
+	expect_hops(28 + 64, 255, 56);
+	expect_hops(28 + 64, 64, 56);
+	expect_hops(28 + 64, 63, 55);
+	expect_hops(28 + 64, 9, 1);
+	expect_end(28 + 64, 8);
+	expect_end(28 + 64, 0);
+	put_be16(pkt + 6, 0x2000);
+	expect_hops(28 + 64, 64, 56);
+	pkt[28] = WGMSG_INITIATION;
+	expect_hops(28 + 64, 1, 0);
+	put_be16(pkt + 6, 0x2001); /* a later fragment: may be one */
+	expect_hops(28 + 64, 64, 56);
+	expect_end(28 + 64, 8);
+	put_ipv4();
+	pkt[9] = 6; /* anything else leaves the kernel's default */
+	expect_hops(28 + 64, 1, 0);
+}
+
+static void test_hops_ipv6(void **state)
+{
+	memset(pkt, 0, sizeof(pkt));
+	pkt[0] = 0x60;
+	pkt[6] = 17;
+	put_message(48, INDEX, 3);
+	expect_hops(48 + 64, 64, 56);
+	expect_hops(48 + 15, 64, 0);
+	expect_hops(40, 1, 0);
+	expect_end(48 + 64, 8);
+	pkt[6] = 44;
+	expect_hops(48 + 64, 64, 0);
+	pkt[40] = 17;
+	pkt[43] = 8;
+	expect_hops(48 + 64, 64, 56);
+	expect_end(48 + 64, 1);
+}
+
 static void test_no_session(void **state)
 {
 	put_ipv4();
@@ -117,6 +175,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(test_ipv4),
 		TEST(test_ipv6),
+		TEST(test_hops_ipv4),
+		TEST(test_hops_ipv6),
 		TEST(test_no_session),
 		TEST(test_forget_sources),
 	};
