@@ -43,6 +43,7 @@ enum {
 };
 
 #define ROUTES_PAUSE (100 * NSEC_PER_MSEC)
+#define ROUTES_BURST (16 * ROUTES_PAUSE)
 
 struct gateway {
 	const struct gateway_options *o;
@@ -60,7 +61,7 @@ struct gateway {
 	struct sieve *sieve; /* NULL: floods are not kept out in the kernel */
 	int signals;
 	int routes; /* -1: changes are not noticed */
-	uint64_t routes_ns; /* when they were last acted on */
+	uint64_t routes_ns; /* each time they are acted on pushes this ahead by ROUTES_PAUSE */
 	bool has_new_routes;
 	bool is_leaving;
 
@@ -562,21 +563,29 @@ static int poll_timeout_ms(uint64_t deadline_ns, uint64_t now_ns)
 	return (int)((deadline_ns - now_ns + NSEC_PER_MSEC - 1) / NSEC_PER_MSEC);
 }
 
-/* Addresses that we answer from may have gone, better ones have come. Not more often
- * than ROUTES_PAUSE: a routing daemon may change thousands in a second. */
+/* When changed routes may be acted on: at once, but no more than sixteen times in a row
+ * and then every ROUTES_PAUSE. A routing daemon may change thousands in a second. */
+static uint64_t routes_deadline(const struct gateway *g)
+{
+	if (!g->has_new_routes)
+		return UINT64_MAX;
+	return g->routes_ns > ROUTES_BURST ? g->routes_ns - ROUTES_BURST : 0;
+}
+
+/* Addresses that we answer from may have gone, better ones have come. */
 static void take_new_routes(struct gateway *g, uint64_t now_ns)
 {
-	if (!g->has_new_routes || now_ns < g->routes_ns + ROUTES_PAUSE)
+	if (now_ns < routes_deadline(g))
 		return;
 	g->has_new_routes = false;
-	g->routes_ns = now_ns;
+	g->routes_ns = (g->routes_ns > now_ns ? g->routes_ns : now_ns) + ROUTES_PAUSE;
 	wg_forget_sources(g->wg);
 }
 
 static uint64_t next_deadline(const struct gateway *g)
 {
 	uint64_t uapi = uapi_server_deadline(g->uapi);
-	uint64_t routes = g->has_new_routes ? g->routes_ns + ROUTES_PAUSE : UINT64_MAX;
+	uint64_t routes = routes_deadline(g);
 
 	return uapi < routes ? uapi : routes;
 }
