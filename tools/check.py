@@ -347,11 +347,37 @@ def stage_platform(report, _args):
     return pytest_stage(report, "platform", ["tests/platform"], 300)
 
 
+def check_conformance(report, made, committed):
+    """The table that the network tests made: every row has a test that passed, and the committed page says so."""
+    if not os.path.exists(made):
+        report.fail("net:conformance", "the run made no table")
+        return
+    with open(made, encoding="utf-8") as f:
+        text = f.read()
+    rows = [[cell.strip() for cell in line.split(" | ")] for line in text.splitlines() if line.startswith("| ")]
+    bad = [f"{row[0].lstrip('| ')}: {row[2]}" for row in rows if row[2] not in ("result", "---", "passed")]
+    for row in bad:
+        report.fail("net:conformance", row)
+    old = ""
+    if os.path.exists(committed):
+        with open(committed, encoding="utf-8") as f:
+            old = f.read()
+    if text != old:
+        report.fail("net:conformance", "doc/conformance.md is not what this run gave: cp build/conformance.md doc/")
+    elif not bad:
+        report.ok()
+
+
 def stage_net(report, _args):
     if not os.access(os.path.join(ROOT, "build", "penstock"), os.X_OK):
         report.fail("net", "build/penstock is not there")
         return None
-    return pytest_stage(report, "net", ["tests/net"], 900)
+    made = os.path.join(ROOT, "build", "conformance.md")
+    if os.path.exists(made):
+        os.unlink(made)
+    log = pytest_stage(report, "net", ["--conformance", made, "tests/net"], 900)
+    check_conformance(report, made, os.path.join(ROOT, "doc", "conformance.md"))
+    return log
 
 
 def stage_netasan(report, _args):

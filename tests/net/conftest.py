@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 
+import conformance
 import lab as net
 
 GET_WIREGUARD_GO = os.path.join(net.ROOT, "..", "shared", "measure", "get-wireguard-go")
@@ -54,8 +55,14 @@ def peer_program(name):
 PEERS = ("penstock", "wireguard-go-new", "wireguard-go-old")
 
 
+def pytest_addoption(parser):
+    parser.addoption("--conformance", metavar="FILE", help="write the table of scenarios and their results")
+
+
 def pytest_configure(config):
     net.guard_signals()
+    if config.getoption("conformance"):
+        config.pluginmanager.register(conformance.Conformance(config.getoption("conformance")))
 
 
 def pytest_collection_modifyitems(items):

@@ -9,6 +9,7 @@ import base64
 import contextlib
 import ctypes
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -134,6 +135,11 @@ def _sweep():
                     os.unlink(os.path.join(CONFIG_DIR, name))
 
 
+def interface_stats(ns, interface):
+    """What `ip -s link` counts: {"rx": {"dropped": ...}, "tx": ...}."""
+    return json.loads(run(ns, "ip", "-s", "-j", "link", "show", interface).stdout)[0]["stats64"]
+
+
 def _pids_in(ns):
     done = subprocess.run(["ip", "netns", "pids", ns], capture_output=True, text=True, stdin=subprocess.DEVNULL)
     return [int(p) for p in done.stdout.split() if int(p) != os.getpid()]
@@ -220,6 +226,16 @@ class Lab:
     def address(self, ns, interface, *addresses):
         for a in addresses:
             run(ns, "ip", "addr", "add", a, "dev", interface, *(["nodad"] if ":" in a else []))
+
+    def wait_for_neighbours(self, ns, address):
+        """Until an IPv6 address answers neighbour solicitations: the kernel joins that group a while after `ip addr add`."""
+        group = "ff0200000000000000000001ff" + socket.inet_pton(socket.AF_INET6, address.split("/")[0])[-3:].hex()
+
+        def joined():
+            with inside(ns), open("/proc/thread-self/net/igmp6", encoding="ascii") as f:
+                return group in f.read()
+
+        wait_until(joined, message=f"{address} does not join its group")
 
     def ifname(self):
         """An interface name that no other lab uses: configuration sockets share one folder."""
@@ -406,6 +422,14 @@ class Gateway:
         """(received, sent) in bytes."""
         return next((int(f[1]), int(f[2])) for f in self.show("transfer") if f[0] == public)
 
+    def drops(self):
+        """What the gateway dropped, by reason: all that `get` counts above zero."""
+        return {k[5:]: int(v) for k, v in re.findall(r"^(drop_\w+)=(\d+)$", self.ask("get=1\n\n"), re.M)}
+
+    def interface_drops(self):
+        """Packets that the TUN's own queue had no room for."""
+        return interface_stats(self.inner, self.name)["tx"]["dropped"]
+
     def port(self):
         return int(self.wg("show", self.name, "listen-port").stdout)
 
@@ -473,6 +497,17 @@ def first_ping(ns, target, wait=10):
     return done.returncode == 0
 
 
+def echo(ns, target, *options):
+    """A single echo request, answered within a second: what the kernel's self-test asks. True when it was."""
+    return run(ns, "ping", "-n", "-q", "-c", 1, "-W", 1, *options, target, check=False).returncode == 0
+
+
+def flood(ns, target, n, *options):
+    """n echo requests as fast as they are answered; returns how many were."""
+    out = run(ns, "ping", "-n", "-q", "-f", "-c", n, "-W", 1, *options, target, check=False).stdout
+    return int(re.search(r"(\d+) received", out).group(1))
+
+
 def ping_times(ns, target, count, interval):
     """Round trips in microseconds, sorted."""
     out = run(ns, "ping", "-n", "-i", interval, "-c", count, "-w", int(count * interval) + 10, target, check=False,
@@ -534,6 +569,21 @@ def tcp_transfer(lab, sender, receiver, address, n, port=5999, timeout=90):
     if "error" in result or result.get("n") != n or result["digest"] != digest.digest():
         raise LabError(f"TCP to {address}: {result.get('n')} of {n} bytes, {result.get('error', 'digest differs')}")
     return n * 8 / (time.monotonic() - began)
+
+
+def iperf(lab, server, client, address, *options, n=1):
+    """n runs of iperf3 beside each other, each with a server of its own; LabError unless all go well."""
+    ports = [str(5200 + i) for i in range(n)]
+    servers = [lab.start(server, "iperf3", "-s", "-1", "-B", address, "-p", p) for p in ports]
+    wait_until(lambda: all(f":{p} " in run(server, "ss", "-Hltn").stdout for p in ports), message="iperf3 does not listen")
+    clients = [lab.start(client, "iperf3", "-c", address, "-p", p, *options, log=os.path.join(lab.tmp, f"iperf-{p}.log"))
+               for p in ports]
+    for port, c in zip(ports, clients):
+        if c.wait(60):
+            with open(os.path.join(lab.tmp, f"iperf-{port}.log"), encoding="utf-8") as f:
+                raise LabError(f"iperf3 to {address} {' '.join(options)}: {f.read()[-300:]}")
+    for s in servers:
+        s.wait(10)
 
 
 UDP_SIZES = (0, 1, 3, 4, 15, 16, 17, 63, 64, 65, 512, 1000, 1279, 1280, 1371, 1372, 1373, 1391, 1392, 1393, 1472, 3000, 9000)

@@ -14,8 +14,8 @@ from conftest import Pair, is_stand_in, peer_program, under_test
 MIB = 1 << 20
 
 
+@pytest.mark.report("mtu", asserts="a link of 1280 bytes under a tunnel of 1420: 20 MiB of TCP arrive whole each way, over either outer family")
 def test_path_mtu_below_the_tunnel(lab):
-    """A router's link of 1280 bytes under a tunnel of 1420: large transfers complete, IPv4 and IPv6 outside."""
     a, r, b = lab.namespace("a"), lab.namespace("r"), lab.namespace("b")
     lab.veth(a, "v0", r, "r0")
     lab.veth(r, "r1", b, "v1", 1280)
@@ -100,9 +100,11 @@ def test_roaming_between_families(lab):
     net.tcp_transfer(lab, p.b, p.a, p.inner4[0], 5 * MIB)
 
 
+@pytest.mark.scenario("K10", asserts="behind source NAT with conntrack timeouts of 2 s and keepalive 1: the server sees 10.0.0.1:1, and after 3 s "
+                      "without traffic a single echo from it is answered within a second; without keepalives it is not",
+                      kernel="NAT by iptables; also with either wireguard-go as the server")
 @pytest.mark.parametrize("peer", ("penstock", "wireguard-go-new", "wireguard-go-old"))
-def test_keepalive_through_nat(lab, peer):
-    """K10: after three idle seconds and NAT timeouts of two, the server still reaches the client."""
+def test_k10_keepalive_through_nat(lab, peer):
     a, r, b = lab.namespace("a"), lab.namespace("r"), lab.namespace("b")
     lab.veth(a, "v0", r, "r0")
     lab.veth(r, "r1", b, "v1")
@@ -124,40 +126,47 @@ def test_keepalive_through_nat(lab, peer):
     gb.peer(ga.public, "192.168.241.1/32")
     ga.peer(gb.public, "192.168.241.2/32", "10.0.0.100:2", keepalive=1)
     net.wait_until(lambda: gb.endpoint(ga.public) not in (None, "(none)"), 10, message="the keepalive made no handshake")
-    assert gb.endpoint(ga.public).startswith("10.0.0.1:")
+    assert gb.endpoint(ga.public) == "10.0.0.1:1"
     time.sleep(3)
-    assert net.ping(b, "192.168.241.1", count=1, wait=3) == 1
+    assert net.echo(b, "192.168.241.1")
     # Without keepalives the way in closes: else this test would show nothing.
     ga.wg("set", ga.name, "peer", gb.public, "persistent-keepalive", "0")
     time.sleep(4)
     assert net.ping(b, "192.168.241.1", count=1, wait=1) == 0
 
 
-def test_source_follows_the_address_that_was_written_to(lab):
-    """K18: each of four addresses of the far side answers from itself."""
+@pytest.mark.scenario("K18", asserts="two addresses of each family on the far side, each written to in turn: after a single echo it is still "
+                      "the endpoint shown")
+def test_k18_source_is_what_was_written_to(lab):
     p = Pair(lab)
     lab.address(p.b, "v1", "192.168.241.12/24", "fd00:241::12/64")
     for endpoint in (p.outer(1), f"192.168.241.12:{p.ports[1]}", p.outer(1, 6), f"[fd00:241::12]:{p.ports[1]}"):
         p.ga.peer(p.gb.public, f"{p.inner4[1]}/32,{p.inner6[1]}/128", endpoint)
-        assert net.first_ping(p.a, p.inner4[1])
-        assert net.ping(p.a, p.inner4[1]) == 3
+        assert net.echo(p.a, p.inner4[1])
         assert p.ga.endpoint(p.gb.public) == endpoint
 
 
+@pytest.mark.scenario("K16", asserts="the IPv4 source in use is deleted and another added: the next single echo is answered within a second, and "
+                      "the far side shows the new address")
+@pytest.mark.scenario("K17", asserts="the same in IPv6")
+@pytest.mark.report("sticky-source", asserts="the next echo after the source address was replaced is answered, from the new address")
 @pytest.mark.parametrize("family", (4, 6))
-def test_source_is_not_too_sticky(lab, family):
-    """K16, K17: the source in use goes away; the next packet takes another."""
+def test_k16_k17_source_is_not_too_sticky(lab, family):
     p = Pair(lab, outer=family)
     p.works()
     old, new = (("192.168.241.1/24", "192.168.241.9/24") if family == 4 else ("fd00:241::1/64", "fd00:241::9/64"))
     net.run(p.a, "ip", "addr", "del", old, "dev", "v0")
     lab.address(p.a, "v0", new)
-    assert net.ping(p.a, p.inner4[1], count=3, wait=3) >= 2
+    if family == 6:
+        lab.wait_for_neighbours(p.a, new)
+    assert net.echo(p.a, p.inner4[1])
     assert new.split("/")[0] in p.gb.endpoint(p.ga.public)
 
 
-def test_better_route_takes_over(lab):
-    """K20: a second link to the same prefix with a lower metric and another source."""
+@pytest.mark.scenario("K20", asserts="a second link gets the same prefix with a lower metric and another source, during a session: the next single "
+                      "echo is answered within a second and the far side shows 10.0.0.3:1")
+@pytest.mark.report("sticky-source", asserts="the next echo after a better route came has its source")
+def test_k20_better_route_takes_over(lab):
     a, b = lab.namespace("a"), lab.namespace("b")
     lab.veth(a, "v0", b, "w0")
     lab.veth(a, "v1", b, "w1")
@@ -175,10 +184,12 @@ def test_better_route_takes_over(lab):
     net.run(a, "ip", "addr", "add", "10.0.0.3/24", "dev", "v1", "noprefixroute")
     net.run(a, "ip", "route", "add", "10.0.0.0/24", "dev", "v1", "src", "10.0.0.3", "metric", "1000")
     net.run(b, "ip", "route", "add", "10.0.0.3/32", "dev", "w1")
-    assert net.ping(a, "10.13.0.2", count=3, wait=3) >= 2
+    assert net.echo(a, "10.13.0.2")
     assert gb.endpoint(ga.public) == "10.0.0.3:1"
 
 
+@pytest.mark.report("fwmark", asserts="set before the port, with it, and later on a live tunnel: nftables sees no datagram without it, over either "
+                    "family")
 @pytest.mark.parametrize("order", ("mark-first", "port-first", "later"))
 def test_fwmark_is_on_every_socket(lab, order):
     p = Pair(lab)
@@ -436,9 +447,10 @@ def test_memory_is_flat_under_garbage(lab):
     p.healthy()
 
 
+@pytest.mark.report("silent-peer", asserts="20,000 packets for a peer that never answers: all but 128 are counted as staged_full (or as dropped by the TUN, whose queue is short), memory grows by "
+                    "less than 16 MiB, ten of ten echoes of another peer are answered meanwhile")
 @pytest.mark.memory
 def test_packets_for_a_silent_peer_are_bounded(lab):
-    """A peer that never answers holds up nobody and takes no more memory than its share."""
     p = Pair(lab)
     p.works()
     stranger = net.pubkey(net.genkey())
@@ -453,6 +465,9 @@ def test_packets_for_a_silent_peer_are_bounded(lab):
             pass
     assert net.ping(p.a, p.inner4[1], 10, 0.05) == 10
     assert p.ga.resident_kib() < before + 16384
+    if not is_stand_in():
+        dropped = p.ga.drops().get("staged_full", 0)
+        assert dropped and dropped + p.ga.interface_drops() >= 20000 - 128, p.ga.drops()
 
 
 def inner_packet(source, target, **wrong):
