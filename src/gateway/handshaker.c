@@ -34,6 +34,16 @@ enum {
 	ADMITTED_MAX = 16384,
 };
 
+/* Who gets no answer sends a new initiation after 5 s (REKEY_TIMEOUT) and takes no answer
+ * to the former any more. In a burst of more than 5 s' work, answering what is
+ * older would be all that we ever do. */
+#define ADMITTED_AGE_MAX (4 * NSEC_PER_SEC)
+
+struct admitted {
+	struct handshake_item item;
+	uint64_t since_ns;
+};
+
 struct rx {
 	struct mmsghdr hdr[RX_MAX];
 	struct iovec iov[RX_MAX];
@@ -46,7 +56,7 @@ struct rx {
 
 struct handshaker {
 	struct queue *queue;
-	struct queue admitted; /* of struct handshake_item; ours alone */
+	struct queue admitted; /* of struct admitted; ours alone */
 	struct wg *wg;
 	int wakefd;
 	pthread_t thread;
@@ -76,7 +86,7 @@ int handshaker_create(struct handshaker **out, struct queue *queue)
 	h->queue = queue;
 	h->sock[0] = h->sock[1] = -1;
 	h->udp = (struct udp){ .data = { -1, -1 }, .handshake = { -1, -1 } };
-	ret = queue_init(&h->admitted, ADMITTED_MAX, sizeof(struct handshake_item));
+	ret = queue_init(&h->admitted, ADMITTED_MAX, sizeof(struct admitted));
 	if (ret)
 		goto free_all;
 	h->wakefd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -156,12 +166,13 @@ static bool is_backed_up(const struct handshaker *h)
 
 static void judge(struct handshaker *h, const struct handshake_item *item, bool is_loaded)
 {
+	struct admitted a = { *item, clock_now_ns() };
 	enum wg_drop why = wg_admit_handshake(h->wg, item->msg, item->len, &item->from,
-		is_loaded || is_backed_up(h), clock_now_ns(), clock_wall_ns());
+		is_loaded || is_backed_up(h), a.since_ns, clock_wall_ns());
 
 	if (why)
 		note_refusal(why);
-	else if (!queue_push(&h->admitted, item))
+	else if (!queue_push(&h->admitted, &a))
 		wg_drop(h->wg, WG_DROP_QUEUE, 1);
 }
 
@@ -241,11 +252,19 @@ static void read_queue(struct handshaker *h)
 
 static void take_admitted(struct handshaker *h)
 {
-	struct handshake_item item;
+	struct admitted a;
 
-	for (int i = 0; i < TAKE_MAX && queue_pop(&h->admitted, &item); i++)
+	for (int i = 0; i < TAKE_MAX && queue_pop(&h->admitted, &a);) {
+		uint64_t now_ns = clock_now_ns();
+
+		if (now_ns >= a.since_ns + ADMITTED_AGE_MAX) {
+			wg_drop(h->wg, WG_DROP_QUEUE, 1);
+			continue;
+		}
 		note_refusal(wg_take_handshake(
-			h->wg, item.msg, item.len, &item.from, clock_now_ns(), clock_wall_ns()));
+			h->wg, a.item.msg, a.item.len, &a.item.from, now_ns, clock_wall_ns()));
+		i++;
+	}
 }
 
 static int sleep_ms(uint64_t next_ns, uint64_t now_ns)

@@ -15,16 +15,17 @@
 #endif
 
 const struct sieve_settings sieve_defaults = {
-	/* A burst as large as a fleet of 10,000 that comes back with two messages each
-	 * is none; a steady rate of three times what two cores answer is one. */
-	.flood_per_s = 20000,
-	.flood_burst = 20000,
+	/* 2,000 clients behind one address that come back with two messages each are none;
+	 * a steady rate of about what a core answers is one. */
+	.flood_per_s = 4000,
+	.flood_burst = 4000,
 	.hold_ms = 500,
 	.pass_per_s = 20000,
-	.pass_burst = 2000,
-	/* An initiation, the same again with a cookie, and both once more. */
-	.source_per_min = 60,
-	.source_burst = 4,
+	.pass_burst = 4000,
+	/* An initiation, the same again with a cookie; and two every 6 s, since the
+	 * protocol's timer tries again after 5. */
+	.source_per_min = 20,
+	.source_burst = 2,
 };
 
 struct sieve {

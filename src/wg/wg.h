@@ -66,7 +66,7 @@ struct wg_endpoint {
 	X(TIMESTAMP, "timestamp_replay",                                                     \
 		"initiation not newer than the last: replay or clock back")                  \
 	X(FLOOD, "initiation_flood", "initiations of one peer above 50 per second")          \
-	X(QUEUE, "handshake_queue", "admitted handshakes above the queue's room")            \
+	X(QUEUE, "handshake_queue", "admitted handshakes beyond the queue's room or 4 s")    \
 	X(COOKIE, "cookie_invalid", "cookie reply that does not authenticate")
 
 enum wg_drop {

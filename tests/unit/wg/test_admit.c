@@ -223,7 +223,7 @@ static void test_flood(void **state)
 		}
 	}
 	assert_int_equal(n_in, 100);
-	assert_in_range(n_cookies, 10000, 10000 + 3 * 10000 + 5 * 10000);
+	assert_in_range(n_cookies, 10000, 3 * 2500 + 2500 + 3 * 10000 + 3 * 10000);
 	admit_fini(&f.admit);
 }
 
