@@ -250,9 +250,9 @@ static void serve_item(struct unreach *u, uint64_t now_ns)
 	struct icmp_cause c;
 	int ret;
 
-	if (now_ns < u->hung_until_ns || !icmp_cause_parse(&c, u->item.pkt, u->item.len))
+	if (!icmp_cause_parse(&c, u->item.pkt, u->item.len))
 		return;
-	ret = answer(u, &c, now_ns);
+	ret = now_ns < u->hung_until_ns ? -EAGAIN : answer(u, &c, now_ns);
 	if (ret == -ETIMEDOUT)
 		u->hung_until_ns = clock_now_ns() + HANG_NS;
 	if (ret == -EDESTADDRREQ)

@@ -38,9 +38,9 @@ def connect_error(lab, ns, address, timeout=10):
     return 0
 
 
-def ping_error(ns, address):
+def ping_error(ns, address, size=56):
     """Who said what to one echo request: (address, text); None for silence."""
-    out = net.run(ns, "ping", "-n", "-c", 1, "-W", 3, address, check=False).stdout
+    out = net.run(ns, "ping", "-n", "-c", 1, "-W", 3, "-s", size, address, check=False).stdout
     match = re.search(r"^From (\S+?):? icmp_seq=1 (.*)$", out, re.M)
     return match.groups() if match else None
 
@@ -160,8 +160,9 @@ def test_clients_hear_of_it_from_their_router(lab, where, is_translated):
         r.translate()
     for address, router in zip(where, r.router):
         assert connect_error(lab, r.c, address) == errno.EHOSTUNREACH
-        who, said = ping_error(r.c, address)
-        assert who == router and re.search("Destination Host Unreachable|Address unreachable", said), (who, said)
+        for size in (56, 1300):  # the second is quoted in part
+            who, said = ping_error(r.c, address, size)
+            assert who == router and re.search("Destination Host Unreachable|Address unreachable", said), (who, said)
 
 
 def test_packet_filter_has_the_last_word(lab):
@@ -209,6 +210,22 @@ def test_helper_killed(lab):
     for address in NO_PEER:
         assert connect_error(lab, p.a, address) == errno.EHOSTUNREACH
     p.works()
+
+
+def test_helper_hangs(lab):
+    """It costs the control thread one wait, not one for each packet."""
+    p = Pair(lab)
+    helper = helper_of(p.ga)
+    os.kill(helper, signal.SIGSTOP)
+    try:
+        for address in NO_PEER:
+            s = lab.socket(p.a, net.family_of(address))
+            for _ in range(6):
+                s.sendto(b"x", (address, 9))
+        net.wait_until(lambda: counts(p.ga).get("icmp_unreach_failed") == 12, 10)
+        p.works()
+    finally:
+        os.kill(helper, signal.SIGCONT)
 
 
 # ---- What is not answered
