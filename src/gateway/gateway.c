@@ -40,6 +40,7 @@ enum {
 	GSO_HEADERS = 321,
 	GSO_MIN = 4096,
 	GSO_MAX = 65536,
+	MOVED_LOGGED = 10, /* prefixes of one request that are named in the log */
 };
 
 #define ROUTES_PAUSE (100 * NSEC_PER_MSEC)
@@ -155,10 +156,14 @@ static void go_down(struct gateway *g)
 
 /* ---- Configuration requests. */
 
+/* ctx counts them. A wrong file may move a hundred thousand: the first ones tell. */
 static void log_moved(void *ctx, const struct prefix *net)
 {
+	unsigned *n_moved = ctx;
 	char text[ADDR_TEXT_MAX];
 
+	if (++*n_moved > MOVED_LOGGED)
+		return;
 	log_line(LOG_WARN, "allowed IP %s moved from one peer to another", prefix_text(net, text));
 }
 
@@ -172,6 +177,7 @@ static int apply(void *ctx, struct gateway_change *c)
 	bool wants_port = port != g->listen_port && port != (g->has_udp ? g->udp.port : 0);
 	bool opens = g->is_up && (wants_port || !g->has_udp);
 	bool marks = !opens && g->has_udp && mark != g->fwmark;
+	unsigned n_moved = 0;
 	struct udp u;
 	int ret;
 
@@ -189,7 +195,7 @@ static int apply(void *ctx, struct gateway_change *c)
 			return ret;
 		}
 	}
-	ret = wg_apply(g->wg, &c->wg, clock_now_ns(), clock_wall_ns(), log_moved, NULL);
+	ret = wg_apply(g->wg, &c->wg, clock_now_ns(), clock_wall_ns(), log_moved, &n_moved);
 	if (ret) {
 		log_line(LOG_ERROR, "cannot apply the configuration: %s", strerror(-ret));
 		if (opens)
@@ -198,6 +204,8 @@ static int apply(void *ctx, struct gateway_change *c)
 			log_line(LOG_ERROR, "the former fwmark cannot be set again");
 		return ret;
 	}
+	if (n_moved > MOVED_LOGGED)
+		log_line(LOG_WARN, "%u allowed IPs moved in all", n_moved);
 	g->listen_port = port;
 	g->fwmark = mark;
 	if (opens) {
