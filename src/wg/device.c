@@ -1,4 +1,5 @@
-/* The device: creation, up and down, configuration. What wg(8) shows: walk.c. */
+/* The device: creation, its lock, up and down. Configuration: apply.c; what wg(8)
+ * shows: walk.c. */
 #include "wg/device.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -60,6 +61,13 @@ fini_index:
 	return ret;
 }
 
+static void destroy_locks(struct wg *wg)
+{
+	pthread_mutex_destroy(&wg->lock);
+	pthread_mutex_destroy(&wg->turn_lock);
+	pthread_mutex_destroy(&wg->config_lock);
+}
+
 int wg_create(struct wg **out, const struct wg_config *cfg)
 {
 	struct wg *wg;
@@ -75,6 +83,8 @@ int wg_create(struct wg **out, const struct wg_config *cfg)
 	wg->ctx = cfg->ctx;
 	wg->n_workers = cfg->n_workers;
 	wg->random = cfg->seed;
+	pthread_mutex_init(&wg->config_lock, NULL);
+	pthread_mutex_init(&wg->turn_lock, NULL);
 	pthread_mutex_init(&wg->lock, NULL);
 	crypto_random(&wg->hash_key, sizeof(wg->hash_key));
 	allowed_init(&wg->allowed);
@@ -84,7 +94,7 @@ int wg_create(struct wg **out, const struct wg_config *cfg)
 	ret = wg->scratch ? init_parts(wg, cfg) : -ENOMEM;
 	if (ret) {
 		free(wg->scratch);
-		pthread_mutex_destroy(&wg->lock);
+		destroy_locks(wg);
 		free(wg);
 		return ret;
 	}
@@ -97,10 +107,12 @@ void wg_destroy(struct wg *wg)
 	if (!wg)
 		return;
 	assert(!wg->walks);
+	pthread_mutex_lock(&wg->config_lock);
 	pthread_mutex_lock(&wg->lock);
 	while (wg->first)
 		peer_remove(wg->first);
 	pthread_mutex_unlock(&wg->lock);
+	pthread_mutex_unlock(&wg->config_lock);
 	rcu_reclaim();
 	wg_worker_destroy(wg->slow);
 	allowed_fini(&wg->allowed);
@@ -110,9 +122,53 @@ void wg_destroy(struct wg *wg)
 	noise_identity_set(&wg->identity, NULL);
 	free(wg->buckets);
 	free(wg->scratch);
-	pthread_mutex_destroy(&wg->lock);
+	destroy_locks(wg);
 	crypto_wipe(wg, sizeof(*wg));
 	free(wg);
+}
+
+/* ---- The lock. */
+
+/* A mutex that is let go and taken again at once goes to the one who runs already, not to
+ * the one who waits. Whoever waits here holds the turn; the other queues behind it. */
+void wg_lock(struct wg *wg)
+{
+	pthread_mutex_lock(&wg->turn_lock);
+	pthread_mutex_lock(&wg->lock);
+	pthread_mutex_unlock(&wg->turn_lock);
+}
+
+void hold_begin(struct hold *h, struct wg *wg, uint64_t now_ns, uint64_t wall_ns)
+{
+	*h = (struct hold){ wg, now_ns, wall_ns, 0 };
+	wg_lock(wg);
+	if (now_ns)
+		wg->now_ns = now_ns;
+	if (wall_ns)
+		wg->wall_ns = wall_ns;
+}
+
+void hold_count(struct hold *h, size_t n)
+{
+	struct wg *wg = h->wg;
+
+	h->n += n;
+	if (h->n <= HOLD_MAX)
+		return;
+	h->n = n;
+	pthread_mutex_unlock(&wg->lock);
+	wg_lock(wg);
+	/* Another call may have brought a later time: that one stays. */
+	if (wg->now_ns >= h->now_ns)
+		return;
+	wg->now_ns = h->now_ns;
+	if (h->wall_ns)
+		wg->wall_ns = h->wall_ns;
+}
+
+void hold_end(struct hold *h)
+{
+	pthread_mutex_unlock(&h->wg->lock);
 }
 
 /* ---- Workers. */
@@ -207,18 +263,22 @@ static void stop_peer(struct wg_peer *p)
 
 void wg_set_up(struct wg *wg, bool is_up, uint64_t now_ns)
 {
-	pthread_mutex_lock(&wg->lock);
-	wg->now_ns = now_ns;
+	struct hold h;
+
+	pthread_mutex_lock(&wg->config_lock);
+	hold_begin(&h, wg, now_ns, 0);
 	if (atomic_load(&wg->is_up) != is_up) {
 		atomic_store(&wg->is_up, is_up);
 		for (struct wg_peer *p = wg->first; p; p = p->next) {
+			hold_count(&h, 1);
 			if (is_up)
 				start_peer(p);
 			else
 				stop_peer(p);
 		}
 	}
-	pthread_mutex_unlock(&wg->lock);
+	hold_end(&h);
+	pthread_mutex_unlock(&wg->config_lock);
 	wg->ops->wake(wg->ctx);
 }
 
@@ -239,17 +299,23 @@ void wg_set_mtu(struct wg *wg, unsigned mtu)
 
 void wg_forget_sources(struct wg *wg)
 {
-	pthread_mutex_lock(&wg->lock);
-	for (struct wg_peer *p = wg->first; p; p = p->next)
+	struct hold h;
+
+	pthread_mutex_lock(&wg->config_lock);
+	hold_begin(&h, wg, 0, 0);
+	for (struct wg_peer *p = wg->first; p; p = p->next) {
+		hold_count(&h, 1);
 		endpoint_clear_local(&p->endpoint);
-	pthread_mutex_unlock(&wg->lock);
+	}
+	hold_end(&h);
+	pthread_mutex_unlock(&wg->config_lock);
 }
 
 uint64_t wg_poll(struct wg *wg, uint64_t now_ns, uint64_t wall_ns)
 {
 	uint64_t next;
 
-	pthread_mutex_lock(&wg->lock);
+	wg_lock(wg);
 	wg->now_ns = now_ns;
 	wg->wall_ns = wall_ns;
 	if (atomic_load(&wg->is_up))
@@ -261,219 +327,6 @@ uint64_t wg_poll(struct wg *wg, uint64_t now_ns, uint64_t wall_ns)
 	/* Not under the lock: it waits for the workers. */
 	rcu_reclaim();
 	return next;
-}
-
-/* ---- Configuration. */
-
-static bool is_zero(const uint8_t key[WG_KEY_LEN])
-{
-	static const uint8_t zero[WG_KEY_LEN];
-
-	return crypto_equal(key, zero, WG_KEY_LEN);
-}
-
-/* Memory for all that the change may create, so that nothing fails half way.
- * fresh[i] is a peer for change i, or NULL where one is there already. */
-static int prepare(struct wg *wg, const struct wg_change *c, struct wg_peer **fresh)
-{
-	size_t n_fresh = 0, n_prefixes = 0;
-	bool has_removal = false;
-
-	for (size_t i = 0; i < c->n_peers; i++)
-		has_removal |= c->peers[i].is_removal;
-	for (size_t i = 0; i < c->n_peers; i++) {
-		const struct wg_peer_change *pc = &c->peers[i];
-		bool is_there;
-
-		n_prefixes += pc->n_allowed;
-		is_there = peer_find(wg, pc->public_key) != NULL;
-		/* A removal further up in the same change may take the one there is. */
-		if (pc->is_removal || (is_there ? !has_removal : pc->is_update_only))
-			continue;
-		n_fresh += !is_there;
-		fresh[i] = peer_alloc(wg);
-		if (!fresh[i])
-			return -ENOMEM;
-	}
-	if ((c->replaces_peers ? c->n_peers : wg->n_peers + n_fresh) > WG_PEERS_MAX)
-		return -ENOSPC;
-	if (peers_reserve(wg, n_fresh) || allowed_reserve(&wg->allowed, n_prefixes))
-		return -ENOMEM;
-	return 0;
-}
-
-static void set_private_key(struct wg *wg, const uint8_t key[WG_KEY_LEN])
-{
-	uint8_t clamped[WG_KEY_LEN];
-	struct wg_peer *self;
-	bool is_same;
-
-	memcpy(clamped, key, sizeof(clamped));
-	if (!is_zero(key))
-		x25519_clamp(clamped);
-	is_same = wg->identity.has_key ? crypto_equal(clamped, wg->identity.secret, sizeof(clamped))
-				       : is_zero(key);
-	crypto_wipe(clamped, sizeof(clamped));
-	if (is_same)
-		return;
-	noise_identity_set(&wg->identity, key);
-	atomic_store(&wg->has_key, wg->identity.has_key);
-	self = wg->identity.has_key ? peer_find(wg, wg->identity.public_key) : NULL;
-	if (self)
-		peer_remove(self);
-	for (struct wg_peer *p = wg->first; p; p = p->next) {
-		noise_peer_forget_identity(&p->noise);
-		handshake_clear(p);
-		session_stop_sending(p);
-		atomic_store(&p->initiation_ns, 0);
-	}
-	admit_set_key(&wg->admit, wg->identity.has_key ? wg->identity.public_key : NULL);
-	for (struct wg_peer *p = wg->first; p && atomic_load(&wg->is_up); p = p->next) {
-		if (atomic_load(&p->persistent_ns))
-			session_send_keepalive(p);
-		else
-			session_send_staged(p);
-	}
-}
-
-struct applying {
-	struct wg *wg;
-	void (*moved)(void *ctx, const struct prefix *net);
-	void *moved_ctx;
-};
-
-static void change_allowed(
-	const struct applying *a, struct wg_peer *p, const struct wg_peer_change *pc, bool replaces)
-{
-	struct allowed_table *t = &a->wg->allowed;
-	uint32_t mark = ++a->wg->mark;
-
-	for (size_t i = 0; i < pc->n_allowed; i++) {
-		struct allowed_owner *from = NULL;
-
-		if (pc->allowed[i].is_removal) {
-			allowed_remove(t, &pc->allowed[i].net, &p->allowed);
-			continue;
-		}
-		/* Room was reserved and the parser checked the prefix. */
-		if (allowed_insert(t, &pc->allowed[i].net, &p->allowed, mark, &from) == 0 && from &&
-			a->moved)
-			a->moved(a->moved_ctx, &pc->allowed[i].net);
-	}
-	/* Replacing: what the new list does not name goes after the new is in. */
-	if (replaces)
-		allowed_remove_stale(t, &p->allowed, mark);
-}
-
-static void change_peer(
-	const struct applying *a, struct wg_peer *p, const struct wg_peer_change *pc, bool is_whole)
-{
-	bool had_keepalive = atomic_load(&p->persistent_ns) != 0;
-	bool is_up = atomic_load(&a->wg->is_up);
-
-	if (pc->has_psk)
-		noise_peer_set_psk(&p->noise, is_zero(pc->psk) ? NULL : pc->psk);
-	else if (is_whole)
-		noise_peer_set_psk(&p->noise, NULL);
-	if (pc->has_endpoint)
-		endpoint_set(&p->endpoint, &pc->endpoint);
-	change_allowed(a, p, pc, pc->replaces_allowed || is_whole);
-	if (pc->has_keepalive || is_whole) {
-		uint64_t interval = pc->has_keepalive ? pc->keepalive_s * NSEC_PER_SEC : 0;
-
-		atomic_store(&p->persistent_ns, interval);
-		if (!interval)
-			timer_clear(p, TIMER_PERSISTENT);
-		else if (!had_keepalive && is_up)
-			session_send_keepalive(p);
-		else if (is_up)
-			timers_authenticated_traversal(p, a->wg->now_ns);
-	}
-	if (is_up)
-		session_send_staged(p);
-}
-
-static void apply_peer(const struct applying *a, const struct wg_peer_change *pc,
-	struct wg_peer **fresh, bool is_whole)
-{
-	struct wg *wg = a->wg;
-	struct wg_peer *p = peer_find(wg, pc->public_key);
-
-	if (pc->is_removal) {
-		if (p)
-			peer_remove(p);
-		return;
-	}
-	if (wg->identity.has_key &&
-		crypto_equal(pc->public_key, wg->identity.public_key, WG_KEY_LEN))
-		return;
-	if (!p) {
-		if (pc->is_update_only || !*fresh)
-			return;
-		p = *fresh;
-		*fresh = NULL;
-		peer_add(wg, p, pc->public_key);
-	}
-	change_peer(a, p, pc, is_whole);
-}
-
-/* Remove the peers that the change does not name. */
-static void remove_unnamed(struct wg *wg, const struct wg_change *c)
-{
-	struct wg_peer *next;
-	uint32_t mark = ++wg->mark;
-
-	for (size_t i = 0; i < c->n_peers; i++) {
-		struct wg_peer *p = peer_find(wg, c->peers[i].public_key);
-
-		if (p)
-			p->named = mark;
-	}
-	for (struct wg_peer *p = wg->first; p; p = next) {
-		next = p->next;
-		if (p->named != mark)
-			peer_remove(p);
-	}
-}
-
-int wg_apply(struct wg *wg, const struct wg_change *c, uint64_t now_ns, uint64_t wall_ns,
-	void (*moved)(void *ctx, const struct prefix *net), void *moved_ctx)
-{
-	struct applying a = { wg, moved, moved_ctx };
-	struct wg_peer **fresh = calloc(c->n_peers + 1, sizeof(struct wg_peer *));
-	uint32_t whole;
-	int ret;
-
-	if (!fresh)
-		return -ENOMEM;
-	pthread_mutex_lock(&wg->lock);
-	wg->now_ns = now_ns;
-	wg->wall_ns = wall_ns;
-	ret = prepare(wg, c, fresh);
-	if (ret)
-		goto unlock;
-	if (c->has_private_key)
-		set_private_key(wg, c->private_key);
-	if (c->replaces_peers)
-		remove_unnamed(wg, c);
-	/* With replaces_peers the first mention of a peer says all there is of it. */
-	whole = ++wg->mark;
-	for (size_t i = 0; i < c->n_peers; i++) {
-		struct wg_peer *p = peer_find(wg, c->peers[i].public_key);
-		bool is_whole = c->replaces_peers && p && p->whole < whole;
-
-		apply_peer(&a, &c->peers[i], &fresh[i], is_whole);
-		p = peer_find(wg, c->peers[i].public_key);
-		if (p)
-			p->whole = whole;
-	}
-unlock:
-	pthread_mutex_unlock(&wg->lock);
-	for (size_t i = 0; i < c->n_peers; i++)
-		free(fresh[i]);
-	free(fresh);
-	wg->ops->wake(wg->ctx);
-	return ret;
 }
 
 /* ---- What wg(8) shows. */

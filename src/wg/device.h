@@ -1,7 +1,7 @@
 /* What the files of src/wg share: the device, its peers and their keypairs.
  *
  * Who may touch what is said at each group of fields. "lock": the device's
- * lock. "any": atomics, any thread. */
+ * lock. "config_lock": see struct wg. "any": atomics, any thread. */
 #ifndef WG_DEVICE_H
 #define WG_DEVICE_H
 
@@ -163,8 +163,10 @@ struct wg_peer {
 	uint8_t n_answers; /* responses that came to our initiation and proved false */
 	bool has_taken_cookie; /* since the timer last began a handshake */
 	bool owes_keepalive; /* an empty packet waits behind what is staged */
-	uint32_t named, whole; /* marks of the last change that named it / said all of it */
 	uint64_t last_handshake_wall_ns;
+
+	/* config_lock */
+	uint32_t named, whole; /* marks of the last change that named it / said all of it */
 };
 
 struct wg_worker {
@@ -196,8 +198,14 @@ struct wg {
 	struct index_table index; /* RCU */
 	struct pool stage;
 
+	/* config_lock: one change of the configuration at a time; before lock. Peers and
+	 * prefixes come and go under both. */
+	pthread_mutex_t config_lock;
+	uint32_t mark;
+
 	/* lock */
 	pthread_mutex_t lock;
+	pthread_mutex_t turn_lock; /* before it: see wg_lock */
 	struct noise_identity identity;
 	struct admit admit;
 	struct wheel wheel;
@@ -207,7 +215,6 @@ struct wg {
 	size_t n_buckets; /* a power of two */
 	size_t n_peers;
 	struct sipkey hash_key;
-	uint32_t mark;
 	uint32_t next_worker; /* that a new session is given to */
 	uint64_t random;
 	uint64_t now_ns, wall_ns; /* of the slow call under way */
@@ -234,6 +241,24 @@ static inline void count_drop(_Atomic uint64_t *drops, enum wg_drop why, uint64_
 /* A random number below n. Lock. */
 uint64_t wg_random_below(struct wg *wg, uint64_t n);
 
+/* ---- device.c: the lock. */
+/* Take it in turn: nobody overtakes whoever waits in here. */
+void wg_lock(struct wg *wg);
+
+enum { HOLD_MAX = 128 }; /* pieces of work, of a microsecond or so */
+
+/* The lock during work on many peers: it is let go now and then. config_lock keeps the
+ * peers and their order meanwhile. */
+struct hold {
+	struct wg *wg;
+	uint64_t now_ns, wall_ns; /* of the slow call; 0: it knows of none */
+	size_t n; /* pieces of work begun since the lock was taken */
+};
+void hold_begin(struct hold *h, struct wg *wg, uint64_t now_ns, uint64_t wall_ns);
+/* n pieces of work are next. Others may have had the lock when it returns. */
+void hold_count(struct hold *h, size_t n);
+void hold_end(struct hold *h);
+
 /* ---- peer.c */
 /* One of the peer's own reasons, counted there and in drops as count_drop does. */
 void peer_count_drop(struct wg_peer *p, _Atomic uint64_t *drops, enum wg_drop why, uint64_t n);
@@ -241,14 +266,15 @@ void peer_count_drop(struct wg_peer *p, _Atomic uint64_t *drops, enum wg_drop wh
 void peer_note_drop(struct wg_peer *p, enum wg_drop why, uint64_t n);
 /* Its counts, 0 for reasons that are no peer's. */
 void peer_drops(const struct wg_peer *p, uint64_t out[WG_DROP_N]);
-/* Memory only; not yet in any table. */
-struct wg_peer *peer_alloc(struct wg *wg);
-/* Put an allocated peer into the device. Lock. */
-void peer_add(struct wg *wg, struct wg_peer *p, const uint8_t key[WG_KEY_LEN]);
-/* Take it out of all tables; freed after a grace period. Lock. */
+/* A peer that is not yet in any table; free() ends it. NULL: no memory. */
+struct wg_peer *peer_alloc(struct wg *wg, const uint8_t key[WG_KEY_LEN]);
+/* Put an allocated peer into the device. Both locks. */
+void peer_add(struct wg_peer *p);
+/* Take it out of all tables; freed after a grace period. Both locks. */
 void peer_remove(struct wg_peer *p);
+/* Either lock. */
 struct wg_peer *peer_find(const struct wg *wg, const uint8_t key[WG_KEY_LEN]);
-/* Room for n more peers in the hash table. Lock. 0 or -ENOMEM. */
+/* Room for n more peers in the hash table. config_lock; takes the other. 0 or -ENOMEM. */
 MUST_CHECK int peers_reserve(struct wg *wg, size_t n);
 
 bool endpoint_get(struct endpoint_cell *c, struct wg_endpoint *out);

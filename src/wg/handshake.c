@@ -287,7 +287,7 @@ static enum wg_drop take(
 
 static void lock_at(struct wg *wg, uint64_t now_ns, uint64_t wall_ns)
 {
-	pthread_mutex_lock(&wg->lock);
+	wg_lock(wg);
 	wg->now_ns = now_ns;
 	wg->wall_ns = wall_ns;
 }

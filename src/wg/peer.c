@@ -99,32 +99,38 @@ struct wg_peer *peer_find(const struct wg *wg, const uint8_t key[WG_KEY_LEN])
 	return p;
 }
 
-int peers_reserve(struct wg *wg, size_t n)
+static void rehash(struct wg *wg)
 {
-	size_t want = wg->n_buckets ? wg->n_buckets : 16;
-	struct wg_peer **old = wg->buckets;
-
-	while (want < wg->n_peers + n)
-		want *= 2;
-	if (want == wg->n_buckets)
-		return 0;
-	wg->buckets = calloc(want, sizeof(struct wg_peer *));
-	if (!wg->buckets) {
-		wg->buckets = old;
-		return -ENOMEM;
-	}
-	wg->n_buckets = want;
 	for (struct wg_peer *p = wg->first; p; p = p->next) {
 		struct wg_peer **b = bucket_of(wg, p->noise.public_key);
 
 		p->hash_next = *b;
 		*b = p;
 	}
+}
+
+int peers_reserve(struct wg *wg, size_t n)
+{
+	size_t want = wg->n_buckets ? wg->n_buckets : 16;
+	struct wg_peer **buckets, **old = wg->buckets;
+
+	while (want < wg->n_peers + n)
+		want *= 2;
+	if (want == wg->n_buckets)
+		return 0;
+	buckets = calloc(want, sizeof(struct wg_peer *));
+	if (!buckets)
+		return -ENOMEM;
+	wg_lock(wg);
+	wg->buckets = buckets;
+	wg->n_buckets = want;
+	rehash(wg);
+	pthread_mutex_unlock(&wg->lock);
 	free(old);
 	return 0;
 }
 
-struct wg_peer *peer_alloc(struct wg *wg)
+struct wg_peer *peer_alloc(struct wg *wg, const uint8_t key[WG_KEY_LEN])
 {
 	struct wg_peer *p = calloc(1, sizeof(*p));
 
@@ -134,15 +140,16 @@ struct wg_peer *peer_alloc(struct wg *wg)
 	atomic_flag_clear(&p->stage_busy);
 	atomic_flag_clear(&p->endpoint.busy);
 	atomic_init(&p->armed_ns, UINT64_MAX);
+	noise_peer_init(&p->noise, key, NULL);
+	cookie_jar_init(&p->jar, p->noise.public_key);
 	return p;
 }
 
-void peer_add(struct wg *wg, struct wg_peer *p, const uint8_t key[WG_KEY_LEN])
+void peer_add(struct wg_peer *p)
 {
-	struct wg_peer **b = bucket_of(wg, key);
+	struct wg *wg = p->wg;
+	struct wg_peer **b = bucket_of(wg, p->noise.public_key);
 
-	noise_peer_init(&p->noise, key, NULL);
-	cookie_jar_init(&p->jar, p->noise.public_key);
 	p->hash_next = *b;
 	*b = p;
 	p->prev = wg->last;

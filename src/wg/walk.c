@@ -175,7 +175,7 @@ int wg_walk_next(struct wg_walk *k, struct wg_peer_info *out, size_t cap, size_t
 		ret = fit_long(k, k->long_want);
 	if (ret)
 		return ret;
-	pthread_mutex_lock(&k->wg->lock);
+	wg_lock(k->wg);
 	while (*n < cap && copy_short(k, &out[*n]))
 		++*n;
 	if (*n == 0 && k->at) {

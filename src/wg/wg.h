@@ -197,7 +197,9 @@ struct wg_change {
 
 /* 0; -ENOSPC (WG_PEERS_MAX), -ENOMEM: then nothing changed. The device's own
  * public key as a peer is ignored silently. A prefix given to a peer that
- * another one has moves; moved(ctx, prefix) is told unless NULL. */
+ * another one has moves; moved(ctx, prefix) is told unless NULL, with the device's
+ * lock held. Each entry of c->peers takes effect in one go, and other calls may come
+ * between two of them. */
 MUST_CHECK int wg_apply(struct wg *wg, const struct wg_change *c, uint64_t now_ns, uint64_t wall_ns,
 	void (*moved)(void *ctx, const struct prefix *net), void *moved_ctx);
 
