@@ -208,8 +208,8 @@ static int measure(struct flood_cost *f)
 int flood_cost_run(struct scene *s)
 {
 	const bool quick = s->is_quick;
-	const struct duel duel = { .settle_ns = (quick ? 200 : 500) * NSEC_PER_MSEC,
-		.window_ns = (quick ? 500 : 1500) * NSEC_PER_MSEC };
+	const struct duel duel = { .settle_ns = (quick ? 200 : 350) * NSEC_PER_MSEC,
+		.window_ns = (quick ? 500 : 1000) * NSEC_PER_MSEC };
 	struct flood_cost *f = calloc(1, sizeof(*f));
 	int i, ret;
 
@@ -220,7 +220,7 @@ int flood_cost_run(struct scene *s)
 	f->contenders[1] = (struct contender){
 		.kind = LAB_WIREGUARD_GO, .suffix = "_wireguard_go", .duel = duel
 	};
-	f->rounds = quick ? 1 : 5;
+	f->rounds = quick ? 1 : 7;
 	f->n_clients = quick ? 100 : 200;
 	f->client_limit_ns = (quick ? 3 : 20) * NSEC_PER_SEC;
 	f->steps = N_KINDS * (2 + f->rounds);

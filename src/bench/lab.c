@@ -111,7 +111,7 @@ static void keep(const char *sockets, int ready)
 {
 	static const char ok = 1;
 
-	setsid();
+	setpgid(0, 0);
 	signal(SIGINT, SIG_DFL);
 	signal(SIGTERM, SIG_DFL);
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || unshare(CLONE_NEWNS) < 0 ||

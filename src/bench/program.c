@@ -22,7 +22,7 @@ static void become(const struct program *p, const struct program_place *where, p
 {
 	int input = where->input;
 
-	setsid();
+	setpgid(0, 0);
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent)
 		return;
 	if (where->mntns >= 0 && setns(where->mntns, CLONE_NEWNS) < 0)

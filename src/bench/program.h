@@ -1,7 +1,8 @@
 /* Child processes of a bench. They are ended with it, whatever ends it: a child
  * gets SIGKILL when the thread that started it is gone, so start them from the
- * main thread. A child has a session of its own: Ctrl-C on the terminal reaches
- * the bench alone, which then ends its children in order. One thread. */
+ * main thread. A child has a process group of its own: Ctrl-C on the terminal reaches
+ * the bench alone, which then ends its children in order. Not a session: all share
+ * the CPU as one (autogroup, sched(7)). One thread. */
 #ifndef BENCH_PROGRAM_H
 #define BENCH_PROGRAM_H
 
