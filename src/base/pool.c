@@ -69,7 +69,7 @@ void *pool_take(struct pool *p)
 		slot = p->base + p->slot_len * p->fresh++;
 	}
 	if (slot)
-		p->n_used++;
+		atomic_fetch_add_explicit(&p->n_used, 1, memory_order_relaxed);
 	unlock(p);
 	return slot;
 }
@@ -85,9 +85,9 @@ void pool_give(struct pool *p, void *slot)
 {
 	lock(p);
 	assert(is_slot(p, slot));
-	assert(p->n_used > 0);
+	assert(pool_n_free(p) < p->cap);
 	memcpy(slot, &p->free, sizeof(p->free));
 	p->free = slot;
-	p->n_used--;
+	atomic_fetch_sub_explicit(&p->n_used, 1, memory_order_relaxed);
 	unlock(p);
 }

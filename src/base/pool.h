@@ -13,7 +13,7 @@ struct pool {
 	size_t slot_len; /* bytes per slot */
 	uint32_t cap; /* slots in all */
 	uint32_t fresh; /* slots never used yet: not even touched */
-	uint32_t n_used;
+	_Atomic uint32_t n_used; /* written with the lock; read by any thread */
 	void *free; /* first word of a free slot points to the next */
 	atomic_flag busy;
 };
@@ -26,5 +26,10 @@ void pool_fini(struct pool *p);
 /* A slot, contents undefined; NULL when all are taken. */
 void *pool_take(struct pool *p);
 void pool_give(struct pool *p, void *slot);
+/* Slots that are not taken, about. Any thread. */
+static inline uint32_t pool_n_free(const struct pool *p)
+{
+	return p->cap - atomic_load_explicit(&p->n_used, memory_order_relaxed);
+}
 
 #endif

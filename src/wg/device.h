@@ -38,6 +38,7 @@ enum {
 	ANSWERS_MAX = 8,
 	STAGE_SLOT = 2048,
 	STAGE_SLOTS = 16384, /* of all peers together: 32 MiB; touched as used */
+	STAGE_SHARE = 64, /* of the free slots, that a peer may have */
 	STAGE_SENDS_MAX = 4 * WG_STAGED_MAX, /* of one peer, in one go under the lock */
 	STAGE_PACKET_MAX = 40 + 65535, /* IPv6: its length field does not count the header */
 };

@@ -1,6 +1,9 @@
 /* Staging: at most WG_STAGED_MAX packets per peer wait for a session, the oldest
- * gives way. Packets are copied into chains of pool slots. A peer's queue has a
- * spin flag of its own: the data workers add, the slow side takes.
+ * gives way; fewer when the pool gets short, so that peers that never answer do not
+ * take it all: nobody may have more than a sixty-fourth of what is free (a dynamic
+ * threshold: Choudhury, Hahne 1998), and something is always left for the next. Packets are copied
+ * into chains of pool slots. A peer's queue has a spin flag of its own: the data workers add, the
+ * slow side takes.
  *
  * n_staged stays above zero until the slow side has sent the last packet, so
  * that the fast side does not overtake what waits. */
@@ -61,6 +64,19 @@ static struct staged *unlink_first(struct wg_peer *p)
 	return s;
 }
 
+/* How many packets of this length a peer may have waiting. */
+static unsigned share_of_pool(const struct pool *pool, uint32_t len)
+{
+	uint32_t n_free = pool_n_free(pool);
+	uint32_t share = n_free / STAGE_SHARE / (len / STAGE_BYTES + 1);
+	/* Superframes fill 33 slots each: a few, while there is plenty. */
+	uint32_t least = n_free > pool->cap / 2 ? 8 : 1;
+
+	if (share < least)
+		return least;
+	return share < WG_STAGED_MAX ? share : WG_STAGED_MAX;
+}
+
 static void stage_packet(struct wg_peer *p, const struct wg_packet *pkt, _Atomic uint64_t *drops)
 {
 	struct pool *pool = &p->wg->stage;
@@ -71,7 +87,8 @@ static void stage_packet(struct wg_peer *p, const struct wg_packet *pkt, _Atomic
 		return;
 	}
 	stage_lock(p);
-	if (atomic_load_explicit(&p->n_staged, memory_order_relaxed) >= WG_STAGED_MAX &&
+	if (atomic_load_explicit(&p->n_staged, memory_order_relaxed) >=
+			share_of_pool(pool, pkt->len) &&
 		p->stage_first)
 		oldest = unlink_first(p);
 	else

@@ -124,6 +124,35 @@ static void test_pool_empty(void **state)
 		pool_give(&l.wg->stage, held[i]);
 }
 
+/* Peers that never answer: the first cannot take what the last needs, whatever the
+ * length of their packets. */
+static void test_shares(void **state)
+{
+	static const uint32_t lens[] = { 100, STAGE_BYTES + 1, 60000 };
+	enum { PEERS = 200 };
+	static struct wg_peer *peers[PEERS];
+	uint8_t *bytes = calloc(1, 60000);
+
+	for (unsigned k = 0; k < PEERS; k++)
+		peers[k] = lone_add_peer(&l, (uint8_t)(20 + k));
+	for (size_t i = 0; i < ARRAY_LEN(lens); i++) {
+		memset(drops, 0, sizeof(drops));
+		for (unsigned k = 0; k < PEERS * WG_STAGED_MAX; k++) {
+			struct wg_packet pkt = { .data = bytes, .len = lens[i] };
+
+			stage_packets(peers[k / WG_STAGED_MAX], &pkt, 1, drops);
+		}
+		assert_true(peers[0]->n_staged >= (i == 0 ? WG_STAGED_MAX : i == 1 ? 100 : 8));
+		assert_true(peers[PEERS - 1]->n_staged >= 1);
+		if (i == 0)
+			assert_true(peers[PEERS - 1]->n_staged >= 4);
+		for (unsigned k = 0; k < PEERS; k++)
+			stage_purge(peers[k]);
+		assert_int_equal(l.wg->stage.n_used, 0);
+	}
+	free(bytes);
+}
+
 enum { EACH = 50000 };
 
 static void *add_many(void *arg)
@@ -172,6 +201,7 @@ int main(void)
 		TEST(test_count_does_not_drift),
 		TEST(test_purge),
 		TEST(test_pool_empty),
+		TEST(test_shares),
 		TEST(test_threads),
 	};
 #undef TEST
