@@ -152,7 +152,8 @@ enum sieve_drop {
 const char *sieve_drop_key(enum sieve_drop d);
 const char *sieve_drop_text(enum sieve_drop d);
 
-/* Rates are of handshake messages; a burst is how many may come at once. At least 1. */
+/* Rates are of handshake messages; a burst is how many may come at once. At least 1,
+ * and of one source at most 60,000 a minute and as many at once as come in a week. */
 struct sieve_settings {
 	uint32_t flood_per_s, flood_burst; /* more than this that arrives is a flood */
 	uint32_t hold_ms; /* for so long a flood counts as one after it has ended */

@@ -42,6 +42,7 @@ enum {
 	INITIATION_LEN = 148,
 	RESPONSE_LEN = 92,
 	COOKIE_LEN = 64,
+	NSEC_PER_MSEC = 1000000,
 };
 
 /* No helper that we call asks for the GPL. */
@@ -117,60 +118,67 @@ static __always_inline int is_flood(__u32 n, __u64 now)
 	return 1;
 }
 
-/* Take n tokens of a source. A source that is not in its set takes the place that
- * was idle longest, if that one's tokens are all there again: else a sender of ever
- * new addresses would get new tokens each time. Where no place in the set is so, the
- * message is dropped; so a set passes no more than its places do. */
-static __always_inline enum sieve_tally take_token(__u64 key, __u32 n, __u64 now)
+/* Take n tokens of a source. Its place holds half of its hash, and when its tokens
+ * are all there again: in milliseconds, of which 32 bits last for weeks. What is
+ * farther ahead than the most that a source can owe is left from weeks ago.
+ *
+ * A source that is not in its set takes a place whose tokens are all there: any other
+ * would give a sender of ever new addresses new tokens each time. Where no place in
+ * the set is so, the message is dropped; a set passes no more than its places do. */
+static __always_inline enum sieve_tally take_token(__u64 key, __u32 n, __u64 now_ns)
 {
-	struct sieve_source *set = memory.sources[sieve_source_set(memory.secret, key)];
-	__u64 cost = n * memory.source.step_ns, idle_due = ~0ULL, due;
-	struct sieve_source *s = &set[0];
+	__u64 h = sieve_mix(key ^ memory.secret[0]) + memory.secret[1];
+	__u64 *set = memory.sources[(h >> 32) & (SIEVE_SETS - 1)], *idle = 0;
+	__u32 depth = memory.source_depth_ms, tag = (__u32)h, now = (__u32)(now_ns / NSEC_PER_MSEC);
+	__u64 cost = (__u64)n * memory.source_step_ms;
 
-	if (cost > memory.source.depth_ns)
+	if (cost > depth)
 		return TALLY_SOURCE;
 #pragma unroll
 	for (int i = 0; i < SIEVE_WAYS; i++) {
-		due = set[i].due_ns;
-		if (set[i].key == key) {
-			if (due < now)
-				due = now;
-			if (due + cost > now + memory.source.depth_ns)
+		__u64 place = set[i];
+		__u32 ahead = (__u32)place - now;
+
+		if (ahead > depth)
+			ahead = 0;
+		if (place >> 32 == tag) {
+			if (ahead + cost > depth)
 				return TALLY_SOURCE;
-			set[i].due_ns = due + cost;
+			set[i] = (__u64)tag << 32 | (__u32)(now + ahead + cost);
 			return TALLY_PASSED;
 		}
-		if (due < idle_due) {
-			idle_due = due;
-			s = &set[i];
-		}
+		if (!ahead)
+			idle = &set[i];
 	}
-	if (idle_due > now)
+	if (!idle)
 		return TALLY_TABLE;
-	s->key = key;
-	s->due_ns = now + cost;
+	*idle = (__u64)tag << 32 | (__u32)(now + cost);
 	return TALLY_PASSED;
 }
 
+/* The token first: whoever floods has soon used up his own, and from then on all that
+ * pass need not compete with him. */
 static __always_inline enum sieve_tally judge_in_flood(
 	const struct __sk_buff *skb, __u32 n, __u64 now)
 {
-	__u64 ip[2] = { 0, 0 }, due = memory.pass_due_ns;
+	__u64 ip[2] = { 0, 0 }, due;
 	enum sieve_tally what;
 
-	if (due < now)
-		due = now;
-	due += n * memory.pass.step_ns;
-	if (due > now + memory.pass.depth_ns)
-		return TALLY_BUDGET;
 	if (load_source(skb, ip))
 		return TALLY_MALFORMED;
 	if (skb->protocol == bpf_htons(ETH_P_IP))
 		ip[0] = SIEVE_KEY_IPV4 | *(__u32 *)ip;
 	what = take_token(ip[0], n, now);
-	if (what == TALLY_PASSED)
-		memory.pass_due_ns = due;
-	return what;
+	if (what != TALLY_PASSED)
+		return what;
+	due = memory.pass_due_ns;
+	if (due < now)
+		due = now;
+	due += n * memory.pass.step_ns;
+	if (due > now + memory.pass.depth_ns)
+		return TALLY_BUDGET;
+	memory.pass_due_ns = due;
+	return TALLY_PASSED;
 }
 
 SEC("socket") int sieve_handshake(struct __sk_buff *skb)
@@ -228,7 +236,7 @@ SEC("socket") int sieve_data(struct __sk_buff *skb)
 
 	if (!until)
 		return PASS;
-	now = bpf_ktime_get_boot_ns();
+	now = bpf_ktime_get_coarse_ns();
 	if (until <= now) {
 		__sync_val_compare_and_swap(&memory.guilty_until_ns, until, 0);
 		return PASS;

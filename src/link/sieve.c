@@ -9,10 +9,13 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/random.h>
+#include <time.h>
 #include <unistd.h>
 #ifdef HAVE_BPF
 #include "sieve.skel.h"
 #endif
+
+enum { MSEC_PER_MIN = 60000 };
 
 const struct sieve_settings sieve_defaults = {
 	/* 2,000 clients behind one address that come back with two messages each are none;
@@ -172,6 +175,7 @@ static void put_rate(struct sieve_rate *to, uint64_t step_ns, uint32_t burst)
 
 void sieve_set(struct sieve *s, const struct sieve_settings *set)
 {
+	uint32_t step_ms = MSEC_PER_MIN / set->source_per_min;
 	struct sieve_memory *m;
 
 	if (!s)
@@ -179,8 +183,23 @@ void sieve_set(struct sieve *s, const struct sieve_settings *set)
 	m = s->memory;
 	put_rate(&m->flood, NSEC_PER_SEC / set->flood_per_s, set->flood_burst);
 	put_rate(&m->pass, NSEC_PER_SEC / set->pass_per_s, set->pass_burst);
-	put_rate(&m->source, 60 * NSEC_PER_SEC / set->source_per_min, set->source_burst);
+	__atomic_store_n(&m->source_step_ms, step_ms, __ATOMIC_RELAXED);
+	__atomic_store_n(&m->source_depth_ms, step_ms * set->source_burst, __ATOMIC_RELAXED);
 	put_u64(&m->hold_ns, set->hold_ms * NSEC_PER_MSEC);
+}
+
+/* The programs have a clock of their own. 0: it is past. */
+static uint64_t to_coarse(uint64_t boot_ns)
+{
+	uint64_t now = clock_now_ns();
+	struct timespec t;
+
+	if (boot_ns <= now)
+		return 0;
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+	boot_ns -= now;
+	return (uint64_t)t.tv_sec * NSEC_PER_SEC + (uint64_t)t.tv_nsec +
+		(boot_ns < INT64_MAX ? boot_ns : INT64_MAX);
 }
 
 /* The place of this one, or else of whoever is free soonest. */
@@ -202,7 +221,7 @@ static void write_guilty(struct sieve_memory *m, const struct guilty_key *key, u
 	struct guilty *g = find_place(m->guilty[guilty_set(m->secret, key)], key);
 
 	if (guilty_is(&g->key, key)) {
-		if (g->until_ns < until_ns || until_ns <= clock_now_ns())
+		if (g->until_ns < until_ns || until_ns == 0)
 			put_u64(&g->until_ns, until_ns);
 	} else if (g->until_ns < until_ns) {
 		put_u64(&g->until_ns, 0);
@@ -230,7 +249,7 @@ void sieve_accuse(
 	/* acquire and release: what the last writer left is seen by the next */
 	if (atomic_exchange_explicit(&s->is_written, true, memory_order_acquire))
 		return;
-	write_guilty(s->memory, &key, until_ns);
+	write_guilty(s->memory, &key, to_coarse(until_ns));
 	atomic_store_explicit(&s->is_written, false, memory_order_release);
 }
 

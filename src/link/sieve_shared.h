@@ -1,7 +1,8 @@
 /* The memory that the sieve's programs (sieve.bpf.c) and its loader (sieve.c) have
  * in common: one map, which the process sees as plain memory. The kernel side
  * writes the meters, the table of sources and the counters; the process writes the
- * limits, the secret and the table of the guilty. */
+ * limits, the secret and the table of the guilty. Times are of CLOCK_MONOTONIC_COARSE:
+ * a few milliseconds are fine enough, and it is read ten times as fast as others. */
 #ifndef LINK_SIEVE_SHARED_H
 #define LINK_SIEVE_SHARED_H
 
@@ -10,7 +11,7 @@
 enum {
 	SIEVE_LANES = 16, /* copies of the counters; CPU n writes the one with n mod 16 */
 	SIEVE_SETS = 8192,
-	SIEVE_WAYS = 8, /* places for a source; full: see take_token in sieve.bpf.c */
+	SIEVE_WAYS = 8, /* a cache line; full: see take_token in sieve.bpf.c */
 	GUILTY_SETS = 4096,
 	GUILTY_WAYS = 8, /* places for a guilty one; full: who is free soonest gives way */
 	/* Of the messages of a guilty source one in so many is let through, so that
@@ -36,13 +37,8 @@ struct sieve_rate {
 	__u64 depth_ns;
 };
 
-/* Who sent a handshake message: an IPv4 address or an IPv6 /64. The two cannot be
- * mixed up, since ff00::/8 is multicast and never a source. */
-struct sieve_source {
-	__u64 key;
-	__u64 due_ns; /* when its tokens are all there again (CLOCK_MONOTONIC, coarse) */
-};
-
+/* Who sent a handshake message, before it is hashed: an IPv4 address or an IPv6 /64.
+ * The two cannot be mixed up, since ff00::/8 is multicast and never a source. */
 #define SIEVE_KEY_IPV4 0xffffffff00000000ULL
 
 /* Who sent a data message, whole: address, port, and which session it wants to be
@@ -56,7 +52,7 @@ struct guilty_key {
 
 struct guilty {
 	struct guilty_key key;
-	__u64 until_ns; /* CLOCK_BOOTTIME; 0: no entry, or it is being written */
+	__u64 until_ns; /* 0: no entry, or it is being written */
 	__u64 n; /* messages, or trains of them, seen since it is guilty */
 };
 
@@ -66,7 +62,8 @@ struct sieve_memory {
 	struct sieve_rate flood; /* more than this is a flood */
 	__u64 hold_ns; /* for so long a flood counts as one after it has ended */
 	struct sieve_rate pass; /* what is let through in a flood, of all sources */
-	struct sieve_rate source; /* and of one source */
+	__u32 source_step_ms; /* and of one source */
+	__u32 source_depth_ms;
 	__u32 lane_mask; /* SIEVE_LANES - 1, which the verifier must not know: see count */
 
 	/* written by the process; set back to 0 by the program once it has passed */
@@ -76,7 +73,7 @@ struct sieve_memory {
 	__u64 flood_due_ns __attribute__((aligned(64)));
 	__u64 pass_due_ns __attribute__((aligned(64)));
 	__u64 tallies[SIEVE_LANES * TALLY_PLACES] __attribute__((aligned(64)));
-	struct sieve_source sources[SIEVE_SETS][SIEVE_WAYS];
+	__u64 sources[SIEVE_SETS][SIEVE_WAYS] __attribute__((aligned(64)));
 	struct guilty guilty[GUILTY_SETS][GUILTY_WAYS] __attribute__((aligned(64)));
 };
 
@@ -88,13 +85,7 @@ static inline __u64 sieve_mix(__u64 v)
 	return v ^ (v >> 33);
 }
 
-/* Which set. The secret goes in first, so that nobody outside can say which sources
- * share one. */
-static inline __u32 sieve_source_set(const __u64 secret[2], __u64 key)
-{
-	return (__u32)((sieve_mix(key ^ secret[0]) + secret[1]) >> 32) & (SIEVE_SETS - 1);
-}
-
+/* The secret goes in first, so that nobody outside can say which sources meet. */
 static inline __u32 guilty_set(const __u64 secret[2], const struct guilty_key *k)
 {
 	__u64 h = sieve_mix(k->ip[0] ^ secret[0]);
