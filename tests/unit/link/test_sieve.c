@@ -398,10 +398,11 @@ static void flood_ends(void **state)
 	uint64_t n = 0;
 
 	need_sieve();
-	set.flood_per_s = 100;
-	set.hold_ms = 50;
+	/* A hundred times longer than the hold, if it were to be waited for. */
+	set.flood_per_s = 1000;
+	set.hold_ms = 100;
 	sieve_set(sieve, &set);
-	initiations("127.0.0.1", 100);
+	initiations("127.0.0.1", 100000);
 	assert_true(dropped(SIEVE_DROP_SOURCE) > 0);
 	/* One token a minute: what passes now passes without. */
 	for (unsigned i = 0; n < 5 && i < WAIT_MS / 40; i++) {
@@ -409,6 +410,20 @@ static void flood_ends(void **state)
 		n += initiations("127.0.0.1", 1);
 	}
 	assert_int_equal(n, 5);
+}
+
+/* One that pauses is still the same. */
+static void flood_pauses(void **state)
+{
+	struct sieve_settings set = slow;
+
+	need_sieve();
+	set.flood_per_s = 100;
+	set.hold_ms = 50000;
+	sieve_set(sieve, &set);
+	initiations("127.0.0.1", 10000);
+	pause_ms(300);
+	assert_in_range(initiations("127.0.0.1", 10), 0, 1);
 }
 
 /* A flood that goes on stays one, however long. */
@@ -562,6 +577,8 @@ static void guilt_ends(void **state)
 	need_sieve();
 	data_arrives("127.0.0.1", INDEX, 1, false);
 	e = endpoint_of("127.0.0.1");
+	/* Somebody else is for longer. */
+	sieve_accuse(sieve, &e, INDEX + 1, clock_now_ns() + 1000 * NSEC_PER_SEC);
 	sieve_accuse(sieve, &e, INDEX, clock_now_ns() + 200 * NSEC_PER_MSEC);
 	for (i = 0; i < WAIT_MS / 10 && data_arrives("127.0.0.1", INDEX, 3, false) < 3; i++)
 		pause_ms(10);
@@ -569,6 +586,48 @@ static void guilt_ends(void **state)
 	/* and begins again */
 	sieve_accuse(sieve, &e, INDEX, clock_now_ns() + 1000 * NSEC_PER_SEC);
 	assert_in_range(data_arrives("127.0.0.1", INDEX, 3, false), 0, 1);
+	/* An earlier end is none. */
+	sieve_accuse(sieve, &e, INDEX, clock_now_ns() + 50 * NSEC_PER_MSEC);
+	pause_ms(100);
+	assert_in_range(data_arrives("127.0.0.1", INDEX, 3, false), 0, 1);
+}
+
+/* Every place is taken by somebody who differs in one thing only. */
+static void nearly_guilty(void **state)
+{
+	uint64_t until = clock_now_ns() + 1000 * NSEC_PER_SEC;
+	struct ipport v4, v6;
+	struct wg_endpoint e;
+
+	need_sieve();
+	data_arrives("127.0.0.1", INDEX, 1, false);
+	e = endpoint_of("127.0.0.1");
+	endpoint_to_addr(&v4, &e);
+	for (uint32_t i = 1; i < 65536; i++) {
+		struct ipport other = v4;
+
+		other.port = (uint16_t)(v4.port + i);
+		endpoint_from_addr(&e, &other);
+		sieve_accuse(sieve, &e, INDEX, until);
+		other = v4;
+		put_be16(other.addr.ip + 1, (uint16_t)i);
+		endpoint_from_addr(&e, &other);
+		sieve_accuse(sieve, &e, INDEX, until + 1);
+	}
+	assert_int_equal(data_arrives("127.0.0.1", INDEX, 20, false), 20);
+	if (!has_family(1))
+		return;
+	data_arrives("fd00::1", INDEX, 1, false);
+	e = endpoint_of("fd00::1");
+	endpoint_to_addr(&v6, &e);
+	for (uint32_t i = 1; i < 8 * GUILTY_PLACES; i++) {
+		struct ipport other = v6;
+
+		put_le32(other.addr.ip + (i & 1 ? 2 : 10), i);
+		endpoint_from_addr(&e, &other);
+		sieve_accuse(sieve, &e, INDEX, until + 10 * NSEC_PER_SEC);
+	}
+	assert_int_equal(data_arrives("fd00::1", INDEX, 20, false), 20);
 }
 
 static void data_trains(void **state)
@@ -600,6 +659,14 @@ static void guilty_table_full(void **state)
 	assert_int_equal(data_arrives("127.0.0.1", INDEX, 20, false), 20);
 	sieve_accuse(sieve, &e, INDEX, now + 3000 * NSEC_PER_SEC);
 	assert_int_equal(data_arrives("127.0.0.1", INDEX, 20, false), 0);
+	/* Every second set gets somebody for longer, who takes the place of one who is free sooner:
+	 * there is still room for others. */
+	for (uint32_t i = 0; i < GUILTY_PLACES / 16; i++)
+		sieve_accuse(sieve, &e, ~i, now + 3000 * NSEC_PER_SEC);
+	for (uint32_t i = 1; i <= 16; i++) {
+		sieve_accuse(sieve, &e, INDEX + (i << 24), now + 2500 * NSEC_PER_SEC);
+		assert_int_equal(data_arrives("127.0.0.1", INDEX + (i << 24), 5, false), 0);
+	}
 }
 
 static void *accuse_many(void *arg)
@@ -703,10 +770,12 @@ int main(void)
 		TEST(table_full),
 		TEST(tokens_come_back),
 		TEST(flood_ends),
+		TEST(flood_pauses),
 		TEST(flood_goes_on),
 		TEST(handshake_trains),
 		TEST(guilty),
 		TEST(guilt_ends),
+		TEST(nearly_guilty),
 		TEST(data_trains),
 		TEST(guilty_table_full),
 		TEST(several_accusers),
