@@ -544,7 +544,7 @@ static void guilty_source(const char *source, const char *other)
 	assert_int_equal(data_arrives(source, INDEX, 2 * SHARE, false), 2);
 	assert_int_equal(dropped(SIEVE_DROP_GUILTY) - before, 2 * SHARE - 2);
 	assert_int_equal(data_arrives(source, INDEX + 1, 20, false), 20);
-	assert_int_equal(data_arrives(source, INDEX ^ 1 << 31, 20, false), 20);
+	assert_int_equal(data_arrives(source, INDEX ^ 1U << 31, 20, false), 20);
 	assert_int_equal(data_arrives(other, INDEX, 20, false), 20);
 
 	/* Somebody else who is accused changes nothing; an earlier end neither. */
