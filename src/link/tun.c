@@ -33,6 +33,9 @@ enum {
 	 * slice of whoever has the CPU; 2048 are 3 ms. */
 	TXQ_DEFAULT = 500,
 	TXQ_LEN = 2048,
+	/* What fits into 1500 bytes beside IPv6, UDP and the message around it, as the
+	 * kernel's WireGuard has it: an interface that nobody sets up more fits most paths. */
+	MTU_NEW = 1500 - 40 - 8 - WGMSG_DATA_MIN,
 };
 
 static const struct {
@@ -172,8 +175,9 @@ static struct tun_info get_info(const char *name)
 	return info;
 }
 
-/* A queue that somebody has set on purpose stays. Failure costs bursts only. */
-static void raise_queue_len(const struct tun *t)
+/* A queue that somebody has set on purpose stays, as does the MTU of an interface that we
+ * did not make. Failure costs bursts, and fragments. */
+static void set_defaults(const struct tun *t, bool is_new)
 {
 	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	struct ifreq ifr = { 0 };
@@ -185,6 +189,9 @@ static void raise_queue_len(const struct tun *t)
 		ifr.ifr_qlen = TXQ_LEN;
 		ioctl(fd, SIOCSIFTXQLEN, &ifr);
 	}
+	ifr.ifr_mtu = MTU_NEW;
+	if (is_new)
+		ioctl(fd, SIOCSIFMTU, &ifr);
 	close(fd);
 }
 
@@ -200,10 +207,11 @@ static int attach(struct tun *t, const char *name, short flags)
 }
 
 /* Make the interface, or else attach to one that was made persistent. */
-static int make_or_attach(struct tun *t, const char *name, short flags)
+static int make_or_attach(struct tun *t, const char *name, short flags, bool *is_new)
 {
 	int ret = attach(t, name, (short)(flags | IFF_MULTI_QUEUE | IFF_TUN_EXCL));
 
+	*is_new = ret == 0;
 	t->is_multi_queue = true;
 	if (ret != -EBUSY)
 		return ret;
@@ -220,7 +228,7 @@ static int make_or_attach(struct tun *t, const char *name, short flags)
 
 int tun_open(struct tun *t, const char *name, unsigned allowed)
 {
-	bool has_vnet = allowed & OFFLOAD_VNET;
+	bool has_vnet = allowed & OFFLOAD_VNET, is_new;
 	int ret;
 
 	memset(t, 0, sizeof(*t));
@@ -230,13 +238,14 @@ int tun_open(struct tun *t, const char *name, unsigned allowed)
 	t->fd = open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC);
 	if (t->fd < 0)
 		return -errno;
-	ret = make_or_attach(t, name, (short)(IFF_TUN | IFF_NO_PI | (has_vnet ? IFF_VNET_HDR : 0)));
+	ret = make_or_attach(
+		t, name, (short)(IFF_TUN | IFF_NO_PI | (has_vnet ? IFF_VNET_HDR : 0)), &is_new);
 	if (ret)
 		goto close_fd;
 	ret = set_offloads(t, allowed, has_vnet);
 	if (ret)
 		goto close_fd;
-	raise_queue_len(t);
+	set_defaults(t, is_new);
 	return 0;
 
 close_fd:

@@ -99,6 +99,8 @@ static void open_and_probe(void **state)
 	assert_true(fcntl(t.fd, F_GETFL) & O_NONBLOCK);
 	set_ifr("pk0", SIOCGIFTXQLEN, &ifr);
 	assert_true(ifr.ifr_qlen > 500);
+	set_ifr("pk0", SIOCGIFMTU, &ifr);
+	assert_int_equal(ifr.ifr_mtu, 1420);
 	set = t.offloads;
 	/* exclusive, although multi-queue */
 	assert_int_equal(tun_open(&t2, "pk0", TUN_ALL), -EBUSY);
@@ -135,6 +137,8 @@ static void persistent(void **state)
 		assert_int_equal(tun_open(&t, "pers0", TUN_ALL), 0);
 		assert_int_equal(t.is_multi_queue, is_multi);
 		assert_true(t.offloads & OFFLOAD_TSO);
+		set_ifr("pers0", SIOCGIFMTU, &ifr);
+		assert_int_equal(ifr.ifr_mtu, 1500); /* is not ours to set */
 		assert_int_equal(tun_open(&t2, "pers0", TUN_ALL), -EBUSY);
 		assert_int_equal(ioctl(t.fd, TUNSETPERSIST, 0), 0);
 		tun_close(&t);
@@ -302,7 +306,7 @@ static void watch(void **state)
 	assert_true(next_event(d, &ev, 1000));
 	assert_false(ev.is_up);
 	assert_false(ev.is_gone);
-	assert_int_equal(ev.mtu, 1500);
+	assert_int_equal(ev.mtu, 1420);
 	assert_false(next_event(d, &ev, 10));
 	set_mtu("pkw0", 1380);
 	assert_true(next_event(d, &ev, 1000));
