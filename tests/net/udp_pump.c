@@ -109,7 +109,7 @@ static void pump(int fd, uint64_t rate, size_t size)
 	while (!is_stopping) {
 		uint64_t due = (now_ns() - start) / 1000 * rate / 1000000;
 
-		while (sent < due) {
+		while (sent < due && !is_stopping) {
 			unsigned n = due - sent < BURST_MAX ? (unsigned)(due - sent) : BURST_MAX;
 
 			refused += send_burst(fd, sent, n, size);
