@@ -1,6 +1,6 @@
 /* Finds the bench, refuses what cannot work before anything runs, catches the
- * signals that stop it and hands the report on. The runs themselves open
- * nothing that outlives the process, so stopping leaves nothing. */
+ * signals that stop it and hands the report on. Nothing that the runs open or
+ * start outlives the process, so stopping leaves nothing. */
 #include "bench/bench.h"
 #include "bench/rounds.h"
 #include "bench/scenario.h"
@@ -12,7 +12,7 @@
 enum { EXIT_USAGE = 2, EXIT_SIGNAL = 128 };
 
 static const struct scenario scenarios[] = {
-	{ "handshakes", "handshakes answered per second and core, and how long one takes",
+	{ "handshakes", "handshakes answered per second and core; bursts, floods and forgeries",
 		handshakes_run },
 	{ "tunnels", "data path in memory: sealing and opening trains, and the ciphers alone",
 		tunnels_run },

@@ -1,3 +1,5 @@
+/* A turn: the transfer alone until TCP has found its pace, then with the flood until both
+ * have settled, then the window that is measured. */
 #include "bench/duel.h"
 #include "base/clock.h"
 #include "bench/rounds.h"

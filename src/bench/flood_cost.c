@@ -25,6 +25,7 @@ struct contender {
 	struct flood_ammo initiations;
 	struct crowd *crowd;
 	struct duel duel;
+	uint64_t memory; /* of the gateway after the first round */
 };
 
 struct flood_cost {
@@ -73,6 +74,8 @@ static int fight(struct flood_cost *f)
 			ret = duel_round(&c->duel);
 			if (ret < 0)
 				return ret;
+			if (round == 0)
+				c->memory = siege_memory(&c->siege);
 		}
 	}
 	return 0;
@@ -129,6 +132,8 @@ static int measure_clients(struct flood_cost *f, struct contender *c)
 		(double)r.p99_ns / NSEC_PER_SEC);
 	sample(f, c, "flood_handshake_p50_seconds", "s", "", (double)r.p50_ns / NSEC_PER_SEC);
 	sample(f, c, "flood_clients_served", "", "", (double)r.n_sessions / (double)f->n_clients);
+	sample(f, c, "flood_memory_growth", "KiB", "flat",
+		((double)siege_memory(&c->siege) - (double)c->memory) / 1024);
 	return 0;
 }
 
@@ -221,8 +226,8 @@ int flood_cost_run(struct scene *s)
 		.kind = LAB_WIREGUARD_GO, .suffix = "_wireguard_go", .duel = duel
 	};
 	f->rounds = quick ? 1 : 7;
-	f->n_clients = quick ? 100 : 200;
-	f->client_limit_ns = (quick ? 3 : 20) * NSEC_PER_SEC;
+	f->n_clients = quick ? 100 : 400;
+	f->client_limit_ns = (quick ? 2 : 20) * NSEC_PER_SEC;
 	f->steps = N_KINDS * (2 + f->rounds);
 	ret = gather(f);
 	if (!ret)

@@ -1,3 +1,5 @@
+/* Interfaces on a link are called after the neighbour at its other end; the tunnel's two
+ * ends are "server" and "client". */
 #include "bench/siege.h"
 #include "base/keytext.h"
 #include "bench/rounds.h"
@@ -88,7 +90,7 @@ static int build(struct siege *s, enum lab_kind kind)
 	struct key_pair server, client;
 	int ret = build_links(s);
 
-	if (!ret && lab_gateway(s->lab, s->server_ns, kind, "server") < 0)
+	if (!ret && (s->server = lab_gateway(s->lab, s->server_ns, kind, "server")) < 0)
 		ret = -EIO;
 	if (!ret && lab_gateway(s->lab, s->client_ns, kind, "client") < 0)
 		ret = -EIO;
@@ -178,6 +180,22 @@ int siege_crowd(struct siege *s, const struct crowd_plan *plans, size_t n, struc
 		crypto_wipe(conf, strlen(conf));
 	free(conf);
 	return ret;
+}
+
+uint64_t siege_memory(const struct siege *s)
+{
+	unsigned long size, resident = 0;
+	char path[64];
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/statm", lab_gateway_pid(s->lab, s->server));
+	f = fopen(path, "re");
+	if (!f)
+		return 0;
+	if (fscanf(f, "%lu %lu", &size, &resident) != 2)
+		resident = 0;
+	fclose(f);
+	return (uint64_t)resident * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
 int siege_transfer(struct siege *s, struct transfer **out)

@@ -29,6 +29,7 @@ enum {
 struct siege {
 	struct lab *lab;
 	int server_ns, client_ns, crowd_ns, attacker_ns;
+	int server; /* number of the server gateway in the lab */
 	uint8_t server_public_key[WG_KEY_LEN];
 	char *conf; /* the server's configuration, without the crowd */
 };
@@ -44,6 +45,9 @@ void siege_fini(struct siege *s);
  * negative errno: those made so far are the caller's to destroy, the others NULL. */
 MUST_CHECK int siege_crowd(
 	struct siege *s, const struct crowd_plan *plans, size_t n, struct crowd **out);
+
+/* Resident memory of the server gateway in bytes; 0: it is gone. */
+uint64_t siege_memory(const struct siege *s);
 
 /* A TCP transfer through the tunnel, from the client to the server. */
 MUST_CHECK int siege_transfer(struct siege *s, struct transfer **out);

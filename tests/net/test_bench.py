@@ -54,7 +54,8 @@ def test_every_figure(tmp_path):
     assert report["skipped"] == []
     found = {f["id"]: f for f in report["figures"]}
     for name in FIGURES:
-        assert found[name]["value"] > 0, name
+        # wireguard-go may keep nothing at all.
+        assert found[name]["value"] > 0 or name == "flood_throughput_kept_wireguard_go" and found[name]["value"] == 0, name
     # Whatever the machine is busy with: bytes flowed and packets hit in every measurement.
     for name in ("flood_gbps", "flood_closed_port_gbps", "flood_rate", "flood_closed_port_rate"):
         assert all(v > 0 for v in found[name]["samples"]), name
