@@ -278,6 +278,7 @@ struct wg_peer *peer_find(const struct wg *wg, const uint8_t key[WG_KEY_LEN]);
 /* Room for n more peers in the hash table. config_lock; takes the other. 0 or -ENOMEM. */
 MUST_CHECK int peers_reserve(struct wg *wg, size_t n);
 
+/* ---- endpoint_cell.c */
 bool endpoint_get(struct endpoint_cell *c, struct wg_endpoint *out);
 void endpoint_set(struct endpoint_cell *c, const struct wg_endpoint *e);
 /* Forget how to answer (a sticky source): the route decides anew. */
