@@ -18,6 +18,7 @@
 #include "gateway/daemon.h"
 #include "gateway/handshaker.h"
 #include "gateway/privhelper.h"
+#include "gateway/sources.h"
 #include "gateway/uapi_server.h"
 #include "gateway/unreach.h"
 #include "gateway/worker.h"
@@ -43,9 +44,6 @@ enum {
 	MOVED_LOGGED = 10, /* prefixes of one request that are named in the log */
 };
 
-#define ROUTES_PAUSE (100 * NSEC_PER_MSEC)
-#define ROUTES_BURST (16 * ROUTES_PAUSE)
-
 struct gateway {
 	const struct gateway_options *o;
 	struct daemon daemon;
@@ -61,9 +59,7 @@ struct gateway {
 	struct worker *worker;
 	struct sieve *sieve; /* NULL: floods are not kept out in the kernel */
 	int signals;
-	int routes; /* -1: changes are not noticed */
-	uint64_t routes_ns; /* each time they are acted on pushes this ahead by ROUTES_PAUSE */
-	bool has_new_routes;
+	struct sources sources;
 	bool is_leaving;
 
 	/* configuration, as wg(8) sees it */
@@ -208,6 +204,8 @@ static int apply(void *ctx, struct gateway_change *c)
 		log_line(LOG_WARN, "%u allowed IPs moved in all", n_moved);
 	g->listen_port = port;
 	g->fwmark = mark;
+	if (opens || marks)
+		sources_change(&g->sources);
 	if (opens) {
 		use_sockets(g, &u, true);
 		wg_set_up(g->wg, true, clock_now_ns());
@@ -487,9 +485,9 @@ static int open_all(struct gateway *g)
 		log_line(LOG_ERROR, "cannot follow the interface: %s", strerror(-ret));
 		return ret;
 	}
-	g->routes = routes_open();
-	if (g->routes < 0)
-		log_line(LOG_WARN, "route changes are not noticed: %s", strerror(-g->routes));
+	ret = sources_open(&g->sources);
+	if (ret)
+		log_line(LOG_WARN, "route changes are not noticed: %s", strerror(-ret));
 	ret = open_config_socket(g);
 	if (ret)
 		return ret;
@@ -525,8 +523,6 @@ static void close_all(struct gateway *g)
 	tun_close(&g->tun);
 	if (g->signals >= 0)
 		close(g->signals);
-	if (g->routes >= 0)
-		close(g->routes);
 	if (privhelper_stop(&g->priv))
 		log_line(LOG_WARN, "the helper process did not end well");
 }
@@ -571,31 +567,19 @@ static int poll_timeout_ms(uint64_t deadline_ns, uint64_t now_ns)
 	return (int)((deadline_ns - now_ns + NSEC_PER_MSEC - 1) / NSEC_PER_MSEC);
 }
 
-/* When changed routes may be acted on: at once, but no more than sixteen times in a row
- * and then every ROUTES_PAUSE. A routing daemon may change thousands in a second. */
-static uint64_t routes_deadline(const struct gateway *g)
-{
-	if (!g->has_new_routes)
-		return UINT64_MAX;
-	return g->routes_ns > ROUTES_BURST ? g->routes_ns - ROUTES_BURST : 0;
-}
-
 /* Addresses that we answer from may have gone, better ones have come. */
-static void take_new_routes(struct gateway *g, uint64_t now_ns)
+static void check_sources(struct gateway *g)
 {
-	if (now_ns < routes_deadline(g))
-		return;
-	g->has_new_routes = false;
-	g->routes_ns = (g->routes_ns > now_ns ? g->routes_ns : now_ns) + ROUTES_PAUSE;
-	wg_forget_sources(g->wg);
+	if (sources_run(&g->sources, g->wg, g->udp.port, g->fwmark, clock_now_ns()))
+		worker_forget_paths(g->worker);
 }
 
 static uint64_t next_deadline(const struct gateway *g)
 {
 	uint64_t uapi = uapi_server_deadline(g->uapi);
-	uint64_t routes = routes_deadline(g);
+	uint64_t sources = sources_deadline(&g->sources);
 
-	return uapi < routes ? uapi : routes;
+	return uapi < sources ? uapi : sources;
 }
 
 static void control_loop(struct gateway *g)
@@ -608,7 +592,7 @@ static void control_loop(struct gateway *g)
 		fds[0] = (struct pollfd){ g->signals, POLLIN, 0 };
 		fds[1] = (struct pollfd){ netdev_fd(g->netdev), POLLIN, 0 };
 		fds[2] = (struct pollfd){ g->priv.fd, POLLIN, 0 };
-		fds[3] = (struct pollfd){ g->routes, POLLIN, 0 };
+		fds[3] = (struct pollfd){ g->sources.changes, POLLIN, 0 };
 		fds[4] = (struct pollfd){ unreach_fd(g->unreach), POLLIN, 0 };
 		n = uapi_server_pollfds(g->uapi, fds + POLLFDS_OWN, UAPI_POLLFDS_MAX);
 		if (poll(fds, POLLFDS_OWN + n, poll_timeout_ms(next_deadline(g), clock_now_ns())) <
@@ -621,9 +605,9 @@ static void control_loop(struct gateway *g)
 			take_netdev_event(g);
 		if (fds[2].revents)
 			lose_helper(g);
-		if (fds[3].revents && routes_drain(g->routes))
-			g->has_new_routes = true;
-		take_new_routes(g, clock_now_ns());
+		if (fds[3].revents)
+			sources_read(&g->sources);
+		check_sources(g);
 		if (fds[4].revents)
 			unreach_serve(g->unreach, clock_now_ns());
 		uapi_server_run(g->uapi, fds + POLLFDS_OWN, n, clock_now_ns());
@@ -672,9 +656,12 @@ static int run(struct gateway *g)
 
 int gateway_main(const struct gateway_options *o)
 {
-	struct gateway g = {
-		.o = o, .daemon.fd = -1, .priv.fd = -1, .tun.fd = -1, .signals = -1, .routes = -1
-	};
+	struct gateway g = { .o = o,
+		.daemon.fd = -1,
+		.priv.fd = -1,
+		.tun.fd = -1,
+		.signals = -1,
+		.sources = { .changes = -1, .query = -1 } };
 	int ret = 0;
 
 	g.udp = (struct udp){ .data = { -1, -1 }, .handshake = { -1, -1 } };

@@ -79,6 +79,7 @@ struct worker {
 
 	/* written by the control thread */
 	_Atomic bool is_stopping;
+	_Atomic bool has_new_routes;
 	_Atomic bool has_new_sockets;
 	int new_sock[2];
 	unsigned new_offloads;
@@ -492,6 +493,10 @@ static void *worker_main(void *arg)
 			continue;
 		w->now_ns = clock_now_ns();
 		wg_worker_refresh(w->wg);
+		if (atomic_load_explicit(&w->has_new_routes, memory_order_relaxed)) {
+			atomic_store_explicit(&w->has_new_routes, false, memory_order_relaxed);
+			w->paths = (struct udp_paths){ 0 };
+		}
 		run_batch(w);
 	}
 	rcu_thread_fini();
@@ -589,6 +594,11 @@ void worker_set_sockets(struct worker *w, const int fd[2], unsigned offloads)
 		w->ops->wake(w->engine);
 		sched_yield();
 	}
+}
+
+void worker_forget_paths(struct worker *w)
+{
+	atomic_store_explicit(&w->has_new_routes, true, memory_order_relaxed);
 }
 
 void worker_drops(const struct worker *w, uint64_t out[WORKER_DROP_N])

@@ -61,6 +61,10 @@ void worker_destroy(struct worker *w);
  * when the worker has let go of the former ones. Control thread. */
 void worker_set_sockets(struct worker *w, const int fd[2], unsigned offloads);
 
+/* Routes have changed: what was found out about sources and trains of single paths is to
+ * be found out anew, from the next batch on. Any thread. */
+void worker_forget_paths(struct worker *w);
+
 /* Sum into out[WORKER_DROP_N]. Any thread. */
 void worker_drops(const struct worker *w, uint64_t out[WORKER_DROP_N]);
 /* Offloads still in force (some may have been lost at run time). Any thread. */

@@ -40,4 +40,10 @@ static inline struct endpoint_local endpoint_get_local(const struct wg_endpoint 
 	return l;
 }
 
+/* An IPv6 address that is none without its interface. */
+static inline bool endpoint_is_link_local(const uint8_t ip[16])
+{
+	return ip[0] == 0xfe && (ip[1] & 0xc0) == 0x80;
+}
+
 #endif

@@ -315,11 +315,19 @@ MUST_CHECK int netdev_read(struct netdev *d, struct netdev_event *ev);
  * privilege opened where the interface is, under this index there. Takes fd in
  * any case. 0 or negative errno. */
 MUST_CHECK int netdev_adopt(struct netdev *d, int fd, unsigned ifindex);
-/* A descriptor that becomes readable when routes or addresses of our own namespace
- * change (rtnetlink groups). Negative errno if there is none. The caller's. */
+/* A descriptor that becomes readable when routes, rules, addresses or links of our own
+ * namespace change (rtnetlink groups). Negative errno if there is none. The caller's. */
 MUST_CHECK int routes_open(void);
 /* Take out all that is pending; true: something changed. */
 bool routes_drain(int fd);
+/* A descriptor for routes_detour. Negative errno if there is none. The caller's. */
+MUST_CHECK int routes_query_open(void);
+enum { ROUTES_NO_SOURCE = INT32_MAX }; /* the index of no interface */
+/* Would a datagram to e, from our port and e's source, leave by another interface than e's
+ * datagrams came in by? That one's index, or ROUTES_NO_SOURCE: the source is none of our
+ * addresses. 0: no, or there is no telling. One thread per descriptor. Waits for nothing but the
+ * kernel's lock on routes. */
+unsigned routes_detour(int fd, const struct wg_endpoint *e, uint16_t port, uint32_t fwmark);
 /* Largest superframe that the interface hands to the TUN (IFLA_GSO_MAX_SIZE and
  * IFLA_GSO_IPV4_MAX_SIZE), IP header included. So chosen that a superframe is one
  * UDP train: at most 64 segments and 65507 bytes. 0 or negative errno. */

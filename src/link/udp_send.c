@@ -64,7 +64,7 @@ static size_t put_source(struct udp_tx *mem, uint16_t family, const struct endpo
 		return put_control(mem, 0, IPPROTO_IP, IP_PKTINFO, &v4, sizeof(v4));
 	}
 	memcpy(&v6.ipi6_addr, l->ip, 16);
-	if (l->ip[0] == 0xfe && (l->ip[1] & 0xc0) == 0x80)
+	if (endpoint_is_link_local(l->ip))
 		v6.ipi6_ifindex = l->ifindex;
 	return put_control(mem, 0, IPPROTO_IPV6, IPV6_PKTINFO, &v6, sizeof(v6));
 }
@@ -382,5 +382,5 @@ int udp_send_one(const struct udp *u, bool is_handshake, const struct wg_endpoin
 		return 0;
 	if (!is_source_refusal(-errno) || !strip_source(&tx.hdr))
 		return -errno;
-	return sendmsg(fd, &tx.hdr, 0) < 0 ? -errno : 0;
+	return sendmsg(fd, &tx.hdr, MSG_DONTWAIT) < 0 ? -errno : 0;
 }

@@ -215,7 +215,7 @@ static void change_peer(
 	else if (is_whole)
 		noise_peer_set_psk(&p->noise, NULL);
 	if (pc->has_endpoint)
-		endpoint_set(&p->endpoint, &pc->endpoint);
+		endpoint_set(&p->endpoint, &pc->endpoint, p->wg->now_ns);
 	change_allowed(a, p, pc, pc->replaces_allowed || is_whole);
 	if (pc->has_keepalive || is_whole) {
 		uint64_t interval = pc->has_keepalive ? pc->keepalive_s * NSEC_PER_SEC : 0;

@@ -297,18 +297,15 @@ void wg_set_mtu(struct wg *wg, unsigned mtu)
 	wg_set_mtus(wg, &one);
 }
 
-void wg_forget_sources(struct wg *wg)
+void wg_reroute(struct wg *wg, const struct wg_source *s, unsigned detour, uint64_t now_ns)
 {
-	struct hold h;
+	struct wg_peer *p;
 
-	pthread_mutex_lock(&wg->config_lock);
-	hold_begin(&h, wg, 0, 0);
-	for (struct wg_peer *p = wg->first; p; p = p->next) {
-		hold_count(&h, 1);
-		endpoint_clear_local(&p->endpoint);
-	}
-	hold_end(&h);
-	pthread_mutex_unlock(&wg->config_lock);
+	pthread_mutex_lock(&wg->lock);
+	p = peer_find(wg, s->public_key);
+	if (p)
+		endpoint_reroute(&p->endpoint, &s->endpoint, detour, now_ns);
+	pthread_mutex_unlock(&wg->lock);
 }
 
 uint64_t wg_poll(struct wg *wg, uint64_t now_ns, uint64_t wall_ns)

@@ -70,11 +70,13 @@ enum { STAGE_BYTES = STAGE_SLOT - sizeof(struct staged) };
 
 /* An endpoint that many read and few write: readers repeat when the sequence
  * number moved under them (odd: being written). */
+struct endpoint_stray;
 struct endpoint_cell {
 	atomic_flag busy; /* writers */
 	_Atomic bool is_set;
 	_Atomic uint32_t seq;
 	_Atomic uint64_t word[sizeof(struct wg_endpoint) / 8];
+	_Atomic(struct endpoint_stray *) stray; /* RCU; written under the device's lock */
 };
 
 /* MTUs on their way to the workers; mtus.c. The sequence number is odd while they
@@ -280,9 +282,15 @@ MUST_CHECK int peers_reserve(struct wg *wg, size_t n);
 
 /* ---- endpoint_cell.c */
 bool endpoint_get(struct endpoint_cell *c, struct wg_endpoint *out);
-void endpoint_set(struct endpoint_cell *c, const struct wg_endpoint *e);
+/* The peer is at e now. An RCU reader, or whoever has the device's lock. */
+void endpoint_set(struct endpoint_cell *c, const struct wg_endpoint *e, uint64_t now_ns);
 /* Forget how to answer (a sticky source): the route decides anew. */
 void endpoint_clear_local(struct endpoint_cell *c);
+/* See wg_reroute. Lock. */
+void endpoint_reroute(
+	struct endpoint_cell *c, const struct wg_endpoint *e, unsigned detour, uint64_t now_ns);
+/* Nobody else has it any more. */
+void endpoint_fini(struct endpoint_cell *c);
 
 /* ---- mtus.c */
 /* One writer at a time. */

@@ -87,7 +87,7 @@ void handshake_initiate(struct wg_peer *p, bool is_retry)
 /* The common part of an authentic message: it moves the endpoint and counts. */
 static void heard(struct wg_peer *p, const struct wg_endpoint *from, size_t len)
 {
-	endpoint_set(&p->endpoint, from);
+	endpoint_set(&p->endpoint, from, p->wg->now_ns);
 	atomic_fetch_add_explicit(&p->rx_bytes, len, memory_order_relaxed);
 	timers_authenticated_received(p);
 	timers_authenticated_traversal(p, p->wg->now_ns);

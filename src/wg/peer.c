@@ -139,6 +139,7 @@ static void peer_free(struct rcu_node *n)
 	pthread_mutex_unlock(&p->wg->lock);
 	noise_peer_wipe(&p->noise);
 	cookie_jar_wipe(&p->jar);
+	endpoint_fini(&p->endpoint);
 	crypto_wipe(p, sizeof(*p));
 	free(p);
 }

@@ -397,7 +397,7 @@ static void accept_packets(struct wg_worker *w, struct keypair *kp, struct wg_pa
 	if (!is_any)
 		return;
 	/* An authentic packet moves the endpoint, whatever is inside. */
-	endpoint_set(&peer->endpoint, from);
+	endpoint_set(&peer->endpoint, from, now_ns);
 	atomic_fetch_add_explicit(&peer->rx_bytes, bytes, memory_order_relaxed);
 	timers_authenticated_received(peer);
 	timers_authenticated_traversal(peer, now_ns);

@@ -186,3 +186,28 @@ int wg_walk_next(struct wg_walk *k, struct wg_peer_info *out, size_t cap, size_t
 	pthread_mutex_unlock(&k->wg->lock);
 	return ret;
 }
+
+static bool has_source(const struct wg_endpoint *e)
+{
+	static const uint8_t none[sizeof(e->local)];
+
+	return memcmp(e->local, none, sizeof(none)) != 0;
+}
+
+bool wg_walk_sources(struct wg_walk *k, struct wg_source *out, size_t cap, size_t *n)
+{
+	bool is_more;
+
+	*n = 0;
+	pthread_mutex_lock(&k->wg->lock);
+	for (size_t i = 0; i < cap && k->at; i++) {
+		struct wg_peer *p = k->at;
+
+		if (endpoint_get(&p->endpoint, &out[*n].endpoint) && has_source(&out[*n].endpoint))
+			memcpy(out[(*n)++].public_key, p->noise.public_key, WG_KEY_LEN);
+		stand_on(k, p->next);
+	}
+	is_more = k->at;
+	pthread_mutex_unlock(&k->wg->lock);
+	return is_more;
+}

@@ -145,10 +145,6 @@ void wg_set_mtus(struct wg *wg, const struct wg_mtus *mtus);
 /* The same for one MTU. */
 void wg_set_mtu(struct wg *wg, unsigned mtu);
 
-/* Routes or addresses changed: forget the local half of every endpoint, so that the
- * kernel chooses our address anew. What peers send next teaches it again. */
-void wg_forget_sources(struct wg *wg);
-
 /* Run what is due; returns when to call again at the latest (UINT64_MAX: only
  * when woken). Call at least once a second while the device is up. wall_ns goes
  * into TAI64N stamps. */
@@ -242,6 +238,23 @@ MUST_CHECK int wg_walk_next(
 	struct wg_walk *walk, struct wg_peer_info *infos, size_t cap, size_t *n);
 /* NULL is fine. */
 void wg_walk_end(struct wg_walk *walk);
+
+/* ---- Sticky sources: a peer is answered from the address that it wrote to, which is
+ * the local half of its endpoint. Once routes have changed the caller finds out, for
+ * each, whether that is still right. */
+struct wg_source {
+	uint8_t public_key[WG_KEY_LEN]; /* of the peer */
+	struct wg_endpoint endpoint;
+};
+/* Of the next cap peers of a walk those that have a source: *n of them. false: the end.
+ * Instead of wg_walk_next, in the same walk. */
+MUST_CHECK bool wg_walk_sources(struct wg_walk *walk, struct wg_source *out, size_t cap, size_t *n);
+/* What routing says of a source. detour 0: it is right. Otherwise datagrams that have
+ * it would take another way than the peer's own, which detour names: it is
+ * forgotten, and for a second not learnt again from what the peer had sent before
+ * it heard of another. If the peer goes on writing to it after that, it counts again
+ * until the detour is another one. */
+void wg_reroute(struct wg *wg, const struct wg_source *s, unsigned detour, uint64_t now_ns);
 
 /* Count drops that a slow caller found. */
 void wg_drop(struct wg *wg, enum wg_drop why, uint64_t n);

@@ -156,19 +156,6 @@ static void test_no_session(void **state)
 	assert_false(wg_is_loop(peer, pkt, 28 + 64));
 }
 
-/* Routes changed: every answer address goes, every peer's address stays. */
-static void test_forget_sources(void **state)
-{
-	struct wg_endpoint e = { .remote = { 1, 2, 3 }, .local = { 4, 5 } }, got;
-
-	endpoint_set(&peer->endpoint, &e);
-	wg_forget_sources(l.wg);
-	assert_true(endpoint_get(&peer->endpoint, &got));
-	assert_memory_equal(got.remote, e.remote, sizeof(e.remote));
-	memset(e.local, 0, sizeof(e.local));
-	assert_memory_equal(got.local, e.local, sizeof(e.local));
-}
-
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -178,7 +165,6 @@ int main(void)
 		TEST(test_hops_ipv4),
 		TEST(test_hops_ipv6),
 		TEST(test_no_session),
-		TEST(test_forget_sources),
 	};
 #undef TEST
 
