@@ -1,11 +1,15 @@
 /* The configuration socket's parser. The first byte says into pieces of which
- * size the rest is cut; the pieces must be understood as the whole is. */
+ * size the rest is cut; the pieces must be understood as the whole is. What the
+ * requests make of a device is asked for in pieces as well. */
+#include "crypto/crypto.h"
 #include "gateway/uapi.h"
+#include "gateway/uapi_reply.h"
+#include "link/link.h"
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { EVENTS_MAX = 64 };
+enum { EVENTS_MAX = 64, REPLY_MAX = 1 << 20 };
 
 struct trace {
 	size_t n;
@@ -47,6 +51,71 @@ static void record(struct trace *t, enum uapi_event event, const struct uapi_rea
 	t->n++;
 }
 
+/* ---- The device. */
+
+static void no_send(
+	void *ctx, const struct wg_endpoint *to, uint8_t *msg, size_t len, enum wg_msg_kind kind)
+{
+}
+
+static void no_wake(void *ctx)
+{
+}
+
+static struct wg *device(void)
+{
+	static const struct wg_ops ops = { no_send, no_wake, endpoint_limit_key };
+	static const struct wg_config cfg = { .ops = &ops, .n_workers = 1, .seed = 1 };
+	static struct wg *wg;
+
+	if (!wg)
+		check(crypto_init(NULL) == 0 && wg_create(&wg, &cfg) == 0);
+	return wg;
+}
+
+static void apply(const struct wg_change *c)
+{
+	check(wg_apply(device(), c, 1, 1, NULL, NULL) == 0);
+}
+
+static void get(struct uapi_text *out, size_t cap)
+{
+	struct uapi_reply *r;
+	struct uapi_text t;
+	bool has_more;
+
+	uapi_text_init(out);
+	uapi_put_head(out, device(), 1, 2);
+	uapi_text_init(&t);
+	check(uapi_reply_begin(&r, device()) == 0);
+	do {
+		has_more = uapi_reply_more(r, &t, cap);
+		check(t.len <= cap && !t.has_failed);
+		uapi_put(out, "%.*s", (int)t.len, t.len ? t.p : "");
+		uapi_text_clear(&t);
+	} while (has_more);
+	uapi_reply_end(r);
+	uapi_text_fini(&t);
+}
+
+/* The same in large and in small pieces; then the device is emptied. */
+static void show(size_t step)
+{
+	const struct wg_change none = { .has_private_key = true, .replaces_peers = true };
+	struct uapi_text whole, cut;
+
+	get(&whole, REPLY_MAX);
+	get(&cut, UAPI_REPLY_MIN + step);
+	check(whole.len == cut.len && memcmp(whole.p, cut.p, whole.len) == 0);
+	check(whole.len >= 9 && strcmp(whole.p + whole.len - 9, "errno=0\n\n") == 0);
+	uapi_text_fini(&whole);
+	uapi_text_fini(&cut);
+	apply(&none);
+	wg_poll(device(), 1, 1); /* frees what has gone */
+}
+
+/* ---- The parser. */
+
 static void run(struct trace *t, const char *text, size_t len, size_t step)
 {
 	struct uapi_reader r;
@@ -62,6 +131,8 @@ static void run(struct trace *t, const char *text, size_t len, size_t step)
 		check(used <= n);
 		check(event != UAPI_MORE || used == n);
 		record(t, event, &r);
+		if (event == UAPI_SET)
+			apply(&r.change.wg);
 		at += used;
 		if (event == UAPI_FATAL)
 			break;
@@ -81,5 +152,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	run(&whole, (const char *)data + 1, size - 1, size);
 	run(&cut, (const char *)data + 1, size - 1, (size_t)data[0] + 1);
 	check(memcmp(&whole, &cut, sizeof(whole)) == 0);
+	show(data[0]);
 	return 0;
 }
