@@ -38,7 +38,7 @@ static int run_gateway(int argc, char **argv, bool is_wg_quick)
 		gateway_options_help(stdout, is_wg_quick);
 		return 0;
 	case GATEWAY_STATUS:
-		return gateway_status(o.ifname, stdout);
+		return gateway_status(o.ifname, o.has_peer ? o.peer : NULL, stdout);
 	case GATEWAY_RUN:
 		break;
 	}

@@ -4,6 +4,7 @@
 #define GATEWAY_GATEWAY_H
 
 #include "base/compiler.h"
+#include "base/keytext.h"
 #include "base/log.h"
 #include "base/sandbox_filter.h"
 #include <net/if.h>
@@ -21,6 +22,8 @@ enum { GATEWAY_ERROR_TEXT = 200 };
 struct gateway_options {
 	enum gateway_action action;
 	char ifname[IFNAMSIZ];
+	bool has_peer; /* GATEWAY_STATUS: of this peer */
+	uint8_t peer[KEY_BYTES];
 	const char *config; /* path of a wg(8) file; NULL: configured by socket only */
 	const char *engine; /* for engine_pick: a name or "auto" */
 	const char *aead; /* for crypto_init: a name or NULL for the best one */
@@ -43,8 +46,8 @@ void gateway_options_help(FILE *out, bool is_wg_quick);
 /* Run until told to stop. Returns the exit status of the process. */
 MUST_CHECK int gateway_main(const struct gateway_options *o);
 
-/* Print drop reasons and counters of a running gateway, no secrets. Returns the
- * exit status of the process. */
-MUST_CHECK int gateway_status(const char *ifname, FILE *out);
+/* Print drop reasons and counters of a running gateway, no secrets; peer: of the peer
+ * with that public key, NULL: of the interface. Returns the exit status of the process. */
+MUST_CHECK int gateway_status(const char *ifname, const uint8_t *peer, FILE *out);
 
 #endif

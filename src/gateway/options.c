@@ -18,6 +18,7 @@ enum {
 	OPT_SANDBOX,
 	OPT_DAEMON,
 	OPT_STATUS,
+	OPT_PEER,
 };
 
 static const struct option_spec specs[] = {
@@ -32,6 +33,7 @@ static const struct option_spec specs[] = {
 	{ OPT_SANDBOX, "sandbox", "MODE",
 		"unexpected system calls: strict (refused), kill, or off (default: strict)" },
 	{ OPT_STATUS, "status", NULL, "show drop reasons and counters of a running gateway" },
+	{ OPT_PEER, "peer", "KEY", "with --status: of one peer, by its public key" },
 	{ OPT_HELP, "help", NULL, "show this" },
 };
 
@@ -111,7 +113,7 @@ static int take_option(struct options *o, struct gateway_options *g, struct said
 	static const char *const engine_names[] = { "auto", "epoll", NULL };
 	static const char *const aead_names[] = { "auto", "ipsec-mb", "openssl", NULL };
 
-	if (id != OPT_STATUS && id != OPT_HELP)
+	if (id != OPT_STATUS && id != OPT_PEER && id != OPT_HELP)
 		for (size_t i = 0; i < ARRAY_LEN(specs); i++)
 			if (specs[i].id == id)
 				said->run_option = specs[i].name;
@@ -141,6 +143,12 @@ static int take_option(struct options *o, struct gateway_options *g, struct said
 	case OPT_STATUS:
 		g->action = GATEWAY_STATUS;
 		return 0;
+	case OPT_PEER:
+		g->has_peer = true;
+		if (key_from_base64(g->peer, o->value, strlen(o->value)) == 0)
+			return 0;
+		return options_bad(
+			o, "--peer: expected 44 characters of base64, as wg shows a key");
 	default:
 		assert(id == OPT_HELP);
 		g->action = GATEWAY_HELP;
@@ -187,6 +195,8 @@ static int check_combinations(struct options *o, struct gateway_options *g, cons
 {
 	if (said->foreground && said->daemon)
 		return options_bad(o, "--foreground, --daemon: expected at most one of them");
+	if (g->has_peer && g->action != GATEWAY_STATUS)
+		return options_bad(o, "--peer: expected --status as well");
 	if (g->action == GATEWAY_STATUS && said->run_option)
 		return options_bad(
 			o, "--status: expected no other option, not --%s", said->run_option);

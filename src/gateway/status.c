@@ -1,7 +1,9 @@
 /* penstock gateway --status IFNAME: asks the running gateway over its
  * configuration socket, as wg(8) does, and prints what wg(8) has no place for.
- * Keys are read and wiped, never printed. */
+ * The reply is read line by line; of the peers only those with the most drops are
+ * kept. Secret keys are read and wiped, never printed. */
 #include "gateway/gateway.h"
+#include "base/keytext.h"
 #include "base/log.h"
 #include "crypto/crypto.h"
 #include "gateway/uapi_server.h"
@@ -22,6 +24,7 @@ enum {
 	FIRST_WORKER = WG_DROP_N,
 	FIRST_SIEVE = FIRST_WORKER + WORKER_DROP_N,
 	N_REASONS = FIRST_SIEVE + SIEVE_DROP_N,
+	TOP_MAX = 10, /* peers that are shown */
 };
 
 static const char *reason_key(unsigned i)
@@ -38,46 +41,112 @@ static const char *reason_text(unsigned i)
 	return i >= FIRST_WORKER ? worker_drop_text(i - FIRST_WORKER) : wg_drop_text(i);
 }
 
-struct totals {
+struct peer {
+	uint8_t key[KEY_BYTES];
+	unsigned long long rx_bytes, tx_bytes;
+	unsigned long long drops[WG_DROP_N]; /* a peer has none of the workers' reasons */
+	unsigned long long n_drops;
+};
+
+struct status {
 	unsigned long long n_peers, rx_bytes, tx_bytes;
 	unsigned long long drops[N_REASONS];
 	unsigned long long unreach[UNREACH_COUNT_N];
+	struct peer now; /* whose lines are being read, if n_peers is not 0 */
+	struct peer top[TOP_MAX]; /* most drops first */
+	size_t n_top;
+	const uint8_t *wanted; /* NULL: no peer in particular */
+	struct peer found;
+	bool has_found;
+	bool is_garbled; /* a key that is none */
 	int code; /* of the reply's errno line; -EPROTO until there was one */
 };
 
-static void take_unreach(struct totals *t, const char *line, const char *eq)
+/* Is this the line "name=..."? Then *value is what follows. */
+static bool is_named(const char *line, const char *name, const char **value)
 {
-	for (unsigned i = 0; i < UNREACH_COUNT_N; i++) {
-		const char *key = unreach_count_key(i);
+	size_t len = strlen(name);
 
-		if (strlen(key) == (size_t)(eq - line) && memcmp(line, key, strlen(key)) == 0)
-			t->unreach[i] = strtoull(eq + 1, NULL, 10);
+	if (strncmp(line, name, len) != 0 || line[len] != '=')
+		return false;
+	*value = line + len + 1;
+	return true;
+}
+
+static void take_unreach(struct status *s, const char *line)
+{
+	const char *value;
+
+	for (unsigned i = 0; i < UNREACH_COUNT_N; i++)
+		if (is_named(line, unreach_count_key(i), &value))
+			s->unreach[i] = strtoull(value, NULL, 10);
+}
+
+/* What follows "drop_": of the device before the first peer, of that peer after it. */
+static void take_drop(struct status *s, const char *line)
+{
+	unsigned n_reasons = s->n_peers ? WG_DROP_N : N_REASONS;
+	const char *value;
+
+	for (unsigned i = WG_OK + 1; i < n_reasons; i++) {
+		if (!is_named(line, reason_key(i), &value))
+			continue;
+		if (!s->n_peers) {
+			s->drops[i] = strtoull(value, NULL, 10);
+			return;
+		}
+		s->now.drops[i] = strtoull(value, NULL, 10);
+		s->now.n_drops += s->now.drops[i];
+		return;
 	}
 }
 
-static void take_line(struct totals *t, const char *line)
+/* All lines of a peer were read. */
+static void end_peer(struct status *s)
 {
-	unsigned long long n;
-	const char *eq = strchr(line, '=');
+	size_t i = s->n_top;
 
-	if (strncmp(line, "public_key=", 11) == 0)
-		t->n_peers++;
-	else if (sscanf(line, "rx_bytes=%llu", &n) == 1)
-		t->rx_bytes += n;
-	else if (sscanf(line, "tx_bytes=%llu", &n) == 1)
-		t->tx_bytes += n;
-	else if (sscanf(line, "errno=%d", &t->code) == 1)
+	if (!s->n_peers)
 		return;
-	else if (strncmp(line, "drop_", 5) == 0 && eq)
-		for (unsigned i = WG_OK + 1; i < N_REASONS; i++) {
-			const char *key = reason_key(i);
+	s->rx_bytes += s->now.rx_bytes;
+	s->tx_bytes += s->now.tx_bytes;
+	if (s->wanted && memcmp(s->now.key, s->wanted, KEY_BYTES) == 0) {
+		s->found = s->now;
+		s->has_found = true;
+	}
+	while (i > 0 && s->top[i - 1].n_drops < s->now.n_drops)
+		i--;
+	if (i == TOP_MAX || !s->now.n_drops)
+		return;
+	s->n_top += s->n_top < TOP_MAX;
+	memmove(&s->top[i + 1], &s->top[i], (s->n_top - 1 - i) * sizeof(s->top[0]));
+	s->top[i] = s->now;
+}
 
-			if (strlen(key) == (size_t)(eq - line - 5) &&
-				memcmp(line + 5, key, strlen(key)) == 0)
-				t->drops[i] = strtoull(eq + 1, NULL, 10);
-		}
-	else if (eq)
-		take_unreach(t, line, eq);
+static void begin_peer(struct status *s, const char *key)
+{
+	end_peer(s);
+	s->n_peers++;
+	s->now = (struct peer){ 0 };
+	s->is_garbled |= key_from_hex(s->now.key, key, strcspn(key, "\n")) != 0;
+}
+
+static void take_line(struct status *s, const char *line)
+{
+	const char *value;
+
+	if (is_named(line, "public_key", &value))
+		begin_peer(s, value);
+	else if (is_named(line, "rx_bytes", &value))
+		s->now.rx_bytes = strtoull(value, NULL, 10);
+	else if (is_named(line, "tx_bytes", &value))
+		s->now.tx_bytes = strtoull(value, NULL, 10);
+	else if (is_named(line, "errno", &value))
+		s->code = (int)strtol(value, NULL, 10);
+	else if (strncmp(line, "drop_", 5) == 0)
+		take_drop(s, line + 5);
+	else if (!s->n_peers)
+		take_unreach(s, line);
 }
 
 static int open_socket(const char *ifname, FILE **out)
@@ -103,52 +172,97 @@ static int open_socket(const char *ifname, FILE **out)
 	return -ENOMEM;
 }
 
-static int ask(FILE *f, struct totals *t)
+static int ask(FILE *f, struct status *s)
 {
 	char *line = NULL;
 	size_t cap = 0;
 	ssize_t len;
 
-	t->code = -EPROTO;
+	s->code = -EPROTO;
 	if (fputs("get=1\n\n", f) < 0 || fflush(f) != 0)
 		return -errno;
 	while ((len = getline(&line, &cap, f)) > 1) {
-		take_line(t, line);
+		take_line(s, line);
 		crypto_wipe(line, (size_t)len);
 	}
 	free(line);
-	return t->code;
+	end_peer(s);
+	return s->is_garbled ? -EPROTO : s->code;
 }
 
-static void print(const struct totals *t, const char *ifname, FILE *out)
+static void print_traffic(unsigned long long rx_bytes, unsigned long long tx_bytes, FILE *out)
+{
+	fprintf(out, "  received: %llu bytes\n  sent: %llu bytes\n", rx_bytes, tx_bytes);
+}
+
+static void print_drops(const unsigned long long *drops, unsigned n_reasons, FILE *out)
 {
 	bool has_drops = false;
 
-	fprintf(out, "interface: %s\n  peers: %llu\n  received: %llu bytes\n  sent: %llu bytes\n",
-		ifname, t->n_peers, t->rx_bytes, t->tx_bytes);
 	fprintf(out, "  dropped packets and refused handshakes:\n");
-	for (unsigned i = WG_OK + 1; i < N_REASONS; i++) {
-		if (!t->drops[i])
+	for (unsigned i = WG_OK + 1; i < n_reasons; i++) {
+		if (!drops[i])
 			continue;
 		has_drops = true;
-		fprintf(out, "    %-18s %12llu  %s\n", reason_key(i), t->drops[i], reason_text(i));
+		fprintf(out, "    %-20s %12llu  %s\n", reason_key(i), drops[i], reason_text(i));
 	}
 	if (!has_drops)
 		fprintf(out, "    none\n");
+}
+
+static void print_top(const struct status *s, FILE *out)
+{
+	char key[KEY_BASE64_LEN + 1];
+
+	if (s->n_top)
+		fprintf(out, "  peers with the most of them:\n");
+	for (size_t i = 0; i < s->n_top; i++) {
+		const struct peer *p = &s->top[i];
+
+		key_to_base64(key, p->key);
+		fprintf(out, "    %s %12llu ", key, p->n_drops);
+		for (unsigned k = WG_OK + 1; k < WG_DROP_N; k++)
+			if (p->drops[k])
+				fprintf(out, " %s=%llu", reason_key(k), p->drops[k]);
+		fprintf(out, "\n");
+	}
+}
+
+static void print_device(const struct status *s, const char *ifname, FILE *out)
+{
+	fprintf(out, "interface: %s\n  peers: %llu\n", ifname, s->n_peers);
+	print_traffic(s->rx_bytes, s->tx_bytes, out);
+	print_drops(s->drops, N_REASONS, out);
+	print_top(s, out);
 	fprintf(out, "  packets that nobody can be given:\n");
 	for (unsigned i = 0; i < UNREACH_COUNT_N; i++)
-		fprintf(out, "    %-20s %10llu  %s\n", unreach_count_key(i), t->unreach[i],
+		fprintf(out, "    %-20s %12llu  %s\n", unreach_count_key(i), s->unreach[i],
 			unreach_count_text(i));
 }
 
-int gateway_status(const char *ifname, FILE *out)
+static int print_peer(const struct status *s, const char *ifname, FILE *out)
 {
-	struct totals t = { 0 };
+	char key[KEY_BASE64_LEN + 1];
+
+	key_to_base64(key, s->wanted);
+	if (!s->has_found) {
+		log_line(LOG_ERROR, "%s: there is no peer %s", ifname, key);
+		return 1;
+	}
+	fprintf(out, "peer: %s\n", key);
+	print_traffic(s->found.rx_bytes, s->found.tx_bytes, out);
+	print_drops(s->found.drops, WG_DROP_N, out);
+	return 0;
+}
+
+int gateway_status(const char *ifname, const uint8_t *peer, FILE *out)
+{
+	struct status s = { .wanted = peer };
 	FILE *f = NULL;
 	int ret = open_socket(ifname, &f);
 
 	if (!ret) {
-		ret = ask(f, &t);
+		ret = ask(f, &s);
 		fclose(f);
 	}
 	if (ret) {
@@ -156,6 +270,8 @@ int gateway_status(const char *ifname, FILE *out)
 			ifname, ifname, strerror(abs(ret)));
 		return 1;
 	}
-	print(&t, ifname, out);
+	if (peer)
+		return print_peer(&s, ifname, out);
+	print_device(&s, ifname, out);
 	return 0;
 }

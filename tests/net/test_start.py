@@ -58,7 +58,7 @@ def test_help_and_version(args):
 
 def test_help_names_every_option():
     text = penstock("gateway", "--help").stdout
-    for option in ("--config", "--foreground", "--daemon", "--engine", "--no-offload", "--aead", "--log-level", "--sandbox", "--status"):
+    for option in ("--config", "--foreground", "--daemon", "--engine", "--no-offload", "--aead", "--log-level", "--sandbox", "--status", "--peer"):
         assert option in text
 
 

@@ -84,7 +84,14 @@ static void test_everything(void **state)
 	assert_int_equal(o.offloads, 0);
 	assert_false(o.is_daemon);
 	assert_int_equal(parse(&o, "--status wg0"), 0);
+	assert_false(o.has_peer);
 	assert_int_equal(o.action, GATEWAY_STATUS);
+	assert_int_equal(
+		parse(&o, "wg0 --peer AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE= --status"), 0);
+	assert_int_equal(o.action, GATEWAY_STATUS);
+	assert_true(o.has_peer);
+	assert_int_equal(o.peer[0], 1);
+	assert_int_equal(o.peer[31], 1);
 	assert_int_equal(parse(&o, "--help"), 0);
 	assert_int_equal(o.action, GATEWAY_HELP);
 	/* "--" ends the options. */
@@ -174,6 +181,9 @@ static const struct bad bads[] = {
 	{ "wg0 --status --daemon", "--status: expected no other option, not --daemon" },
 	{ "wg0 --config x --status", "--status: expected no other option, not --config" },
 	{ "--status", "IFNAME" },
+	{ "wg0 --peer AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=", "--peer: expected --status" },
+	{ "wg0 --status --peer AQEB", "--peer: expected 44 characters" },
+	{ "wg0 --status --peer", "--peer: expected KEY" },
 	{ "wg0 wg1\n\033[2J", "not 'wg1??[2J' as well" },
 	{ "--bog\nus wg0", "unknown option --bog?us" },
 };
@@ -196,8 +206,8 @@ static void test_mistakes(void **state)
 static void test_help(void **state)
 {
 	static const char *const names[] = { "IFNAME", "--config FILE", "--engine", "--no-offload",
-		"--aead", "--log-level", "--sandbox", "--status", "--foreground", "--daemon",
-		"--help" };
+		"--aead", "--log-level", "--sandbox", "--status", "--peer KEY", "--foreground",
+		"--daemon", "--help" };
 	char *text = NULL;
 	size_t len = 0;
 	FILE *f = open_memstream(&text, &len);
