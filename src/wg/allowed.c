@@ -29,17 +29,18 @@ struct key {
 };
 
 struct allowed_leaf {
+	/* What lookups read comes first: mostly one cache line. */
 	_Atomic(struct allowed_owner *) owner;
 	struct key net; /* host bits are zero */
+	uint8_t bits;
+	uint8_t family;
+	uint32_t mark;
 	union {
 		struct {
 			struct allowed_leaf *next, *prev; /* owner's list; writer only */
 		};
 		struct rcu_node rcu; /* once it is taken out */
 	};
-	uint32_t mark;
-	uint8_t bits;
-	uint8_t family;
 };
 
 struct branch {
@@ -324,17 +325,21 @@ static struct allowed_leaf *find(
 	return leaf;
 }
 
-/* ---- Owners' lists. */
+/* ---- Owners' lists. The first and the last leaf are read by allowed_owns: a leaf is
+ * in the trie as long as it can be found there, since it is listed after it went in
+ * and unlisted before it is taken out. */
 
 static void owner_append(struct allowed_owner *o, struct allowed_leaf *leaf)
 {
+	struct allowed_leaf *last = atomic_load_explicit(&o->last, memory_order_relaxed);
+
 	leaf->next = NULL;
-	leaf->prev = o->last;
-	if (o->last)
-		o->last->next = leaf;
+	leaf->prev = last;
+	if (last)
+		last->next = leaf;
 	else
-		o->first = leaf;
-	o->last = leaf;
+		rcu_publish(o->first, leaf);
+	rcu_publish(o->last, leaf);
 	o->n++;
 	o->n_changes++;
 }
@@ -344,11 +349,11 @@ static void owner_unlink(struct allowed_owner *o, struct allowed_leaf *leaf)
 	if (leaf->prev)
 		leaf->prev->next = leaf->next;
 	else
-		o->first = leaf->next;
+		rcu_publish(o->first, leaf->next);
 	if (leaf->next)
 		leaf->next->prev = leaf->prev;
 	else
-		o->last = leaf->prev;
+		rcu_publish(o->last, leaf->prev);
 	o->n--;
 	o->n_changes++;
 }
@@ -530,15 +535,17 @@ int allowed_remove(struct allowed_table *t, const struct prefix *net, struct all
 
 void allowed_remove_all(struct allowed_table *t, struct allowed_owner *owner)
 {
-	while (owner->first)
-		leaf_remove(t, owner, owner->first);
+	struct allowed_leaf *leaf;
+
+	while ((leaf = allowed_first(owner)))
+		leaf_remove(t, owner, leaf);
 }
 
 void allowed_remove_stale(struct allowed_table *t, struct allowed_owner *owner, uint32_t mark)
 {
 	struct allowed_leaf *next;
 
-	for (struct allowed_leaf *leaf = owner->first; leaf; leaf = next) {
+	for (struct allowed_leaf *leaf = allowed_first(owner); leaf; leaf = next) {
 		next = leaf->next;
 		if (leaf->mark != mark)
 			leaf_remove(t, owner, leaf);
@@ -566,6 +573,37 @@ struct allowed_owner *allowed_lookup(
 	if (s && leaf_covers(leaf_of(s), k))
 		best = rcu_read(leaf_of(s)->owner);
 	return best;
+}
+
+/* Nothing is longer than a host route: who has that of the address has the address. */
+static bool is_host_route(const struct allowed_leaf *leaf, const struct allowed_owner *owner,
+	uint8_t family, struct key k)
+{
+	return leaf && leaf->bits == (family == AF_INET ? 32 : 128) && leaf->family == family &&
+		leaf->net.hi == k.hi && leaf->net.lo == k.lo &&
+		/* Another one, once it has changed hands. */
+		rcu_read(leaf->owner) == owner;
+}
+
+bool allowed_owns(const struct allowed_table *t, const struct allowed_owner *owner, uint8_t family,
+	const uint8_t *ip)
+{
+	struct key k = key_load(family, ip);
+
+	return is_host_route(rcu_read(owner->first), owner, family, k) ||
+		is_host_route(rcu_read(owner->last), owner, family, k) ||
+		allowed_lookup(t, family, ip) == owner;
+}
+
+void allowed_prefetch(const struct allowed_owner *owner)
+{
+	__builtin_prefetch(rcu_read(owner->first));
+	__builtin_prefetch(rcu_read(owner->last));
+}
+
+struct allowed_leaf *allowed_first(const struct allowed_owner *owner)
+{
+	return atomic_load_explicit(&owner->first, memory_order_relaxed); /* the writer's own */
 }
 
 struct allowed_leaf *allowed_next(const struct allowed_leaf *leaf)

@@ -22,8 +22,9 @@ struct allowed_chunk;
 /* The prefixes of one peer, in the order in which they were (last) given. All
  * zero is empty. Must outlive a grace period after allowed_remove_all. */
 struct allowed_owner {
-	struct allowed_leaf *first;
-	struct allowed_leaf *last;
+	/* Written by the writer; readers look at these two leaves, never further. */
+	_Atomic(struct allowed_leaf *) first;
+	_Atomic(struct allowed_leaf *) last;
 	uint32_t n;
 	uint32_t n_changes; /* of the list, ever; wraps */
 };
@@ -65,7 +66,16 @@ void allowed_remove_stale(struct allowed_table *t, struct allowed_owner *owner, 
 struct allowed_owner *allowed_lookup(
 	const struct allowed_table *t, uint8_t family, const uint8_t *ip);
 
-/* Walk an owner's prefixes: owner->first, then allowed_next until NULL. Writer's lock. */
+/* Is owner the one that allowed_lookup would find? Most often a peer has one address, or
+ * one of each family: that is answered without a walk. RCU reader or writer. */
+bool allowed_owns(const struct allowed_table *t, const struct allowed_owner *owner, uint8_t family,
+	const uint8_t *ip);
+
+/* Begin to fetch what allowed_owns looks at first. RCU reader. */
+void allowed_prefetch(const struct allowed_owner *owner);
+
+/* Walk an owner's prefixes: allowed_first, then allowed_next until NULL. Writer's lock. */
+struct allowed_leaf *allowed_first(const struct allowed_owner *owner);
 struct allowed_leaf *allowed_next(const struct allowed_leaf *leaf);
 void allowed_prefix(const struct allowed_leaf *leaf, struct prefix *out);
 /* Who has exactly this prefix? NULL for nobody. Writer's lock. */

@@ -340,11 +340,8 @@ static uint32_t inner_len(const uint8_t *pkt, uint32_t len)
 
 static bool is_source_of(struct wg_worker *w, const struct wg_peer *peer, const uint8_t *pkt)
 {
-	const struct allowed_owner *o = pkt[0] >> 4 == 4
-		? allowed_lookup(&w->wg->allowed, AF_INET, pkt + 12)
-		: allowed_lookup(&w->wg->allowed, AF_INET6, pkt + 8);
-
-	return o == &peer->allowed;
+	return pkt[0] >> 4 == 4 ? allowed_owns(&w->wg->allowed, &peer->allowed, AF_INET, pkt + 12)
+				: allowed_owns(&w->wg->allowed, &peer->allowed, AF_INET6, pkt + 8);
 }
 
 /* Same family and source as the packet before? Then the same answer. */

@@ -113,7 +113,7 @@ static bool copy_short(struct wg_walk *k, struct wg_peer_info *out)
 
 	if (!p || p->allowed.n > SHORT_NETS - k->n_short)
 		return false;
-	for (struct allowed_leaf *l = p->allowed.first; l; l = allowed_next(l))
+	for (struct allowed_leaf *l = allowed_first(&p->allowed); l; l = allowed_next(l))
 		allowed_prefix(l, &k->short_nets[k->n_short++]);
 	describe(p, nets, out);
 	stand_on(k, p->next);

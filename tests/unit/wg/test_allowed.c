@@ -130,7 +130,8 @@ static void check_lists(struct allowed_table *t, struct model *m, struct allowed
 	for (size_t i = 0; i < OWNERS; i++) {
 		size_t n = 0;
 
-		for (struct allowed_leaf *l = owners[i].first; l; l = allowed_next(l), n++) {
+		for (struct allowed_leaf *l = allowed_first(&owners[i]); l;
+			l = allowed_next(l), n++) {
 			struct prefix p;
 			struct rule *r;
 
@@ -202,6 +203,10 @@ static void test_model(void **state)
 			struct allowed_owner *expected = model_lookup(&m, p.addr.family, p.addr.ip);
 
 			assert_ptr_equal(allowed_lookup(&t, p.addr.family, p.addr.ip), expected);
+			for (size_t k = 0; k < OWNERS; k++)
+				assert_int_equal(
+					allowed_owns(&t, &owners[k], p.addr.family, p.addr.ip),
+					expected == &owners[k]);
 			hits += expected != NULL;
 		}
 		if (step % 100 == 0)
@@ -259,7 +264,7 @@ static void test_moves(void **state)
 	allowed_init(&t);
 	assert_int_equal(allowed_insert(&t, &p, &a, 0, &from), 0);
 	assert_null(from);
-	allowed_prefix(a.first, &q);
+	allowed_prefix(allowed_first(&a), &q);
 	assert_int_equal(q.bits, 24);
 	assert_memory_equal(q.addr.ip, "\x0a\x01\x02\x00", 5);
 	assert_int_equal(allowed_insert(&t, &p, &a, 0, &from), 0);
@@ -268,7 +273,7 @@ static void test_moves(void **state)
 	assert_int_equal(allowed_insert(&t, &p, &b, 0, &from), 0);
 	assert_ptr_equal(from, &a);
 	assert_int_equal(a.n, 0);
-	assert_null(a.first);
+	assert_null(allowed_first(&a));
 	assert_int_equal(b.n, 1);
 	assert_int_equal(t.n, 1);
 	assert_int_equal(allowed_remove(&t, &p, &a), -ENOENT); /* not a's any more */
@@ -277,6 +282,49 @@ static void test_moves(void **state)
 	assert_int_equal(drop(&t, "10.1.2.0", 23, &b), -ENOENT);
 	assert_int_equal(allowed_remove(&t, &p, &b), 0);
 	assert_null(who(&t, "10.1.2.3"));
+	allowed_fini(&t);
+}
+
+static bool owns(struct allowed_table *t, const struct allowed_owner *o, const char *addr)
+{
+	struct prefix p = net(addr, 0);
+
+	return allowed_owns(t, o, p.addr.family, p.addr.ip);
+}
+
+/* Host routes first and last in the list are answered from there, and stop being so at
+ * once when they move or go. */
+static void test_owns(void **state)
+{
+	struct allowed_owner a = { 0 }, b = { 0 };
+	struct allowed_table t;
+
+	allowed_init(&t);
+	assert_false(owns(&t, &a, "10.0.0.1"));
+	add(&t, "10.0.0.1", 32, &a);
+	add(&t, "10.0.0.2", 32, &a);
+	add(&t, "a00:1::", 128, &a); /* its first four bytes are 10.0.0.1 */
+	add(&t, "10.0.0.0", 24, &b);
+	assert_true(owns(&t, &a, "10.0.0.1"));
+	assert_true(owns(&t, &a, "10.0.0.2"));
+	assert_true(owns(&t, &a, "a00:1::"));
+	assert_false(owns(&t, &a, "a00:1::1"));
+	assert_false(owns(&t, &a, "10.0.0.3"));
+	assert_false(owns(&t, &b, "10.0.0.1")); /* only a shorter one */
+	assert_true(owns(&t, &b, "10.0.0.3"));
+	add(&t, "10.0.0.1", 32, &b);
+	assert_false(owns(&t, &a, "10.0.0.1"));
+	assert_true(owns(&t, &b, "10.0.0.1"));
+	assert_int_equal(drop(&t, "a00:1::", 128, &a), 0);
+	assert_false(owns(&t, &a, "a00:1::"));
+	assert_true(owns(&t, &a, "10.0.0.2"));
+	allowed_remove_all(&t, &a);
+	assert_false(owns(&t, &a, "10.0.0.2"));
+	/* A prefix as long as the other family's host routes is not one of them. */
+	add(&t, "a00:2::", 32, &a);
+	add(&t, "a00:2::7", 128, &b);
+	assert_true(owns(&t, &a, "a00:2::1"));
+	assert_false(owns(&t, &a, "a00:2::7"));
 	allowed_fini(&t);
 }
 
@@ -316,7 +364,7 @@ static void replace_chain(const char *addr, const uint8_t *bits, size_t n)
 		allowed_remove_stale(&t, &a, mark);
 		assert_ptr_equal(who(&t, addr), &a);
 		assert_int_equal(a.n, 1);
-		allowed_prefix(a.first, &q);
+		allowed_prefix(allowed_first(&a), &q);
 		assert_int_equal(q.bits, bits[mark - 1]);
 	}
 	/* all of them together, then the /0 alone */
@@ -351,7 +399,7 @@ static void test_order(void **state)
 	allowed_init(&t);
 	for (; i < 3; i++)
 		add(&t, addr[i], 16, &a);
-	for (i = 0, l = a.first; l; l = allowed_next(l), i++) {
+	for (i = 0, l = allowed_first(&a); l; l = allowed_next(l), i++) {
 		struct prefix q = net(addr[i], 16);
 
 		allowed_prefix(l, &p);
@@ -361,7 +409,7 @@ static void test_order(void **state)
 	add(&t, addr[0], 16, &a); /* given again: goes to the end */
 	allowed_prefix(a.last, &p);
 	assert_int_equal(p.addr.ip[1], 9);
-	allowed_prefix(a.first, &p);
+	allowed_prefix(allowed_first(&a), &p);
 	assert_int_equal(p.addr.ip[1], 1);
 	allowed_fini(&t);
 }
@@ -590,6 +638,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_longest_wins),
 		cmocka_unit_test(test_moves),
+		cmocka_unit_test(test_owns),
 		cmocka_unit_test(test_bad_prefixes),
 		cmocka_unit_test(test_replace),
 		cmocka_unit_test(test_order),
