@@ -60,6 +60,7 @@ struct worker {
 	bool has_vnet;
 	uint64_t now_ns;
 	struct io_batch in;
+	struct keypair *session[IO_BATCH_MAX]; /* of the batch's trains; NULL: look it up */
 	struct frame frames[IO_BATCH_MAX];
 	struct wg_packet pkts[CHUNK_PACKETS];
 	size_t n_pkts;
@@ -214,8 +215,31 @@ static void open_chunk(struct worker *w, const struct udp_rx *u)
 	w->n_pkts = 0;
 }
 
-/* One datagram, or a train of them that GRO put together. */
-static void take_datagram(struct worker *w, const struct io_rx *rx)
+/* Find the sessions of all trains of the batch together, see wg_look_ahead. */
+static void look_ahead(struct worker *w)
+{
+	struct wg_packet first[IO_BATCH_MAX];
+	uint8_t which[IO_BATCH_MAX];
+	size_t n = 0;
+
+	static_assert((int)IO_BATCH_MAX <= (int)WG_AHEAD_MAX, "one call");
+	for (size_t i = 0; i < w->in.n; i++) {
+		const struct io_rx *rx = &w->in.rx[i];
+
+		w->session[i] = NULL;
+		if (rx->tag == TAG_TUN || wgmsg_gate(rx->data, rx->len) != WGMSG_DATA)
+			continue;
+		which[n] = (uint8_t)i;
+		first[n++] = (struct wg_packet){ .data = rx->data, .len = rx->len };
+	}
+	wg_look_ahead(w->wg, first, n);
+	for (size_t i = 0; i < n; i++)
+		w->session[which[i]] = first[i].session;
+}
+
+/* One datagram, or a train of them that GRO put together. session: of the first
+ * message, NULL if it is not known. */
+static void take_datagram(struct worker *w, const struct io_rx *rx, struct keypair *session)
 {
 	struct udp_rx u;
 	uint32_t len;
@@ -230,7 +254,9 @@ static void take_datagram(struct worker *w, const struct io_rx *rx)
 		len = rx->len - at < u.seg_len ? rx->len - at : u.seg_len;
 		switch (wgmsg_gate(msg, len)) {
 		case WGMSG_DATA:
-			w->pkts[w->n_pkts++] = (struct wg_packet){ .data = msg, .len = len };
+			w->pkts[w->n_pkts++] = (struct wg_packet){
+				.data = msg, .len = len, .session = at ? NULL : session
+			};
 			if (w->n_pkts == CHUNK_PACKETS)
 				open_chunk(w, &u);
 			break;
@@ -438,11 +464,12 @@ static void run_batch(struct worker *w)
 {
 	size_t n_frames = 0;
 
+	look_ahead(w);
 	for (size_t i = 0; i < w->in.n; i++) {
 		const struct io_rx *rx = &w->in.rx[i];
 
 		if (rx->tag != TAG_TUN)
-			take_datagram(w, rx);
+			take_datagram(w, rx, w->session[i]);
 		else if (route_frame(w, &w->frames[n_frames], rx))
 			n_frames++;
 	}

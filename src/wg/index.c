@@ -154,17 +154,23 @@ int index_take(
 	return 0;
 }
 
-/* The slot that has this very index; NULL if none. *number is its place. */
-static struct index_slot *find(const struct index_table *t, uint32_t index, uint32_t *number)
+/* The slot that this index would have; NULL if there is none. *number is its place. */
+static struct index_slot *place_of(const struct index_table *t, uint32_t index, uint32_t *number)
 {
 	struct sipkey key = key_of(t, wgindex_epoch(index));
 	uint32_t plain = wgindex_unmask(&key, index);
-	struct index_slot *s;
 
 	if (wgindex_server(plain) != t->server_id)
 		return NULL;
 	*number = wgindex_slot(plain);
-	s = slot_at(t, *number);
+	return slot_at(t, *number);
+}
+
+/* The slot that has this very index; NULL if none. */
+static struct index_slot *find(const struct index_table *t, uint32_t index, uint32_t *number)
+{
+	struct index_slot *s = place_of(t, index, number);
+
 	/* acquire: pairs with the release in index_take */
 	if (!s || atomic_load_explicit(&s->index, memory_order_acquire) != index)
 		return NULL;
@@ -207,13 +213,21 @@ void index_release(struct index_table *t, uint32_t index)
 	share->n_free++;
 }
 
-void *index_lookup(const struct index_table *t, uint32_t index, enum index_kind *kind)
+const struct index_slot *index_place(const struct index_table *t, uint32_t index)
 {
 	uint32_t number;
-	struct index_slot *s = find(t, index, &number);
+	struct index_slot *s = place_of(t, index, &number);
+
+	__builtin_prefetch(s);
+	return s;
+}
+
+void *index_lookup_at(const struct index_slot *s, uint32_t index, enum index_kind *kind)
+{
 	uintptr_t owner;
 
-	if (!s)
+	/* acquire: pairs with the release in index_take */
+	if (!s || atomic_load_explicit(&s->index, memory_order_acquire) != index)
 		return NULL;
 	/* acquire: pairs with the release of the owner; orders the next load */
 	owner = atomic_load_explicit(&s->owner, memory_order_acquire);
@@ -222,4 +236,11 @@ void *index_lookup(const struct index_table *t, uint32_t index, enum index_kind 
 		return NULL;
 	*kind = (enum index_kind)(owner & 1);
 	return (void *)(owner & ~(uintptr_t)1);
+}
+
+void *index_lookup(const struct index_table *t, uint32_t index, enum index_kind *kind)
+{
+	uint32_t number;
+
+	return index_lookup_at(place_of(t, index, &number), index, kind);
 }

@@ -74,6 +74,11 @@ void index_replace(struct index_table *t, uint32_t index, enum index_kind kind, 
  * index that is not taken. */
 void index_release(struct index_table *t, uint32_t index);
 
+/* The place of an index, for index_lookup_at: prefetches it. RCU reader. */
+const struct index_slot *index_place(const struct index_table *t, uint32_t index);
+/* As index_lookup, at the place of this very index. NULL finds nothing. */
+void *index_lookup_at(const struct index_slot *s, uint32_t index, enum index_kind *kind);
+
 /* Owner and kind, or NULL. Compares the whole index. RCU reader. */
 void *index_lookup(const struct index_table *t, uint32_t index, enum index_kind *kind);
 

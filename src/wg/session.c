@@ -510,6 +510,46 @@ static void open_run(struct wg_worker *w, struct keypair *kp, struct wg_packet *
 	accept_packets(w, kp, pkts, n, from, now_ns);
 }
 
+static struct keypair *keypair_of(const struct index_slot *slot, uint32_t index)
+{
+	enum index_kind kind = INDEX_HANDSHAKE;
+	void *owner = index_lookup_at(slot, index, &kind);
+
+	return kind == INDEX_KEYPAIR ? owner : NULL;
+}
+
+static void prefetch(const void *p, size_t len)
+{
+	for (size_t at = 0; at < len; at += 64)
+		__builtin_prefetch((const uint8_t *)p + at);
+}
+
+/* Each round fetches what the next one follows. */
+void wg_look_ahead(struct wg_worker *w, struct wg_packet *pkts, size_t n)
+{
+	const struct index_slot *slot[WG_AHEAD_MAX];
+
+	assert(n <= WG_AHEAD_MAX);
+	for (size_t i = 0; i < n; i++)
+		slot[i] = index_place(&w->wg->index, get_le32(pkts[i].data + 4));
+	for (size_t i = 0; i < n; i++) {
+		pkts[i].session = keypair_of(slot[i], get_le32(pkts[i].data + 4));
+		if (!pkts[i].session)
+			continue;
+		prefetch(pkts[i].session, offsetof(struct keypair, is_sending) + 1);
+		prefetch(&pkts[i].session->replay, 1);
+	}
+	for (size_t i = 0; i < n; i++) {
+		if (!pkts[i].session)
+			continue;
+		prefetch(pkts[i].session->peer, offsetof(struct wg_peer, drops));
+		prefetch(&pkts[i].session->peer->allowed, 1);
+	}
+	for (size_t i = 0; i < n; i++)
+		if (pkts[i].session)
+			allowed_prefetch(&pkts[i].session->peer->allowed);
+}
+
 void wg_open(struct wg_worker *w, struct wg_packet *pkts, size_t n, const struct wg_endpoint *from,
 	uint64_t now_ns)
 {
@@ -517,17 +557,17 @@ void wg_open(struct wg_worker *w, struct wg_packet *pkts, size_t n, const struct
 
 	for (size_t at = 0; at < n; at = end) {
 		uint32_t index = get_le32(pkts[at].data + 4);
-		enum index_kind kind = INDEX_HANDSHAKE;
-		struct keypair *kp;
+		struct keypair *kp = pkts[at].session;
 
 		/* A train is a run of one receiver index. */
 		for (end = at + 1; end < n && end - at < JOBS_MAX; end++)
 			if (get_le32(pkts[end].data + 4) != index)
 				break;
-		kp = index_lookup(&w->wg->index, index, &kind);
+		if (!kp)
+			kp = keypair_of(index_place(&w->wg->index, index), index);
 		if (!atomic_load_explicit(&w->wg->is_up, memory_order_relaxed))
 			drop_run(w, NULL, pkts + at, end - at, WG_DROP_DOWN);
-		else if (!kp || kind != INDEX_KEYPAIR)
+		else if (!kp)
 			drop_run(w, NULL, pkts + at, end - at, WG_DROP_NO_SESSION);
 		else if (has_expired(kp->birth_ns, REJECT_AFTER_TIME, now_ns))
 			drop_run(w, kp->peer, pkts + at, end - at, WG_DROP_EXPIRED);

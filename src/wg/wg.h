@@ -31,6 +31,7 @@ enum {
 	WG_STAGED_MAX = 128, /* packets per peer; full: the oldest is dropped */
 	WG_WORKERS_MAX = 64,
 	WG_SERVER_ID_MAX = 127,
+	WG_AHEAD_MAX = 64, /* messages at once in wg_look_ahead */
 	WG_HEAD = WGMSG_DATA_HDR, /* room before a packet that is to be sealed */
 	WG_TAIL = 15 + WGMSG_DATA_TAG, /* room after it: padding and tag */
 };
@@ -293,6 +294,7 @@ struct wg_packet {
 	uint32_t len; /* bytes at data */
 	enum wg_drop drop; /* wg_open: WG_OK or why not; wg_seal: why, if WG_DROPPED */
 	struct wg_peer *peer; /* wg_open: who sent it */
+	struct keypair *session; /* wg_open: what wg_look_ahead found; NULL: look it up */
 };
 
 enum wg_sealed {
@@ -315,6 +317,12 @@ size_t wg_sealed_len(const struct wg_worker *w, size_t len);
 /* Take over the device's MTUs. Call between batches: between a wg_sealed_len and
  * the wg_seal that it was asked for, lengths must not change. */
 void wg_worker_refresh(struct wg_worker *w);
+
+/* Look up the sessions of n data messages (any endpoints; wgmsg_gate() said WGMSG_DATA)
+ * that wg_open will be given before the next rcu_quiescent(), and begin to fetch what
+ * it will read of them: the memory is waited for once for all rather than for each. Of a
+ * train the first message is enough. n <= WG_AHEAD_MAX. May be left out. */
+void wg_look_ahead(struct wg_worker *w, struct wg_packet *pkts, size_t n);
 
 /* Open n data messages that came from one endpoint, in place. data/len: the
  * message; wgmsg_gate() said WGMSG_DATA. Afterwards, where drop is WG_OK,

@@ -325,6 +325,38 @@ static void test_mixed_batch(void **state)
 					d == WG_DROP_NO_SESSION || d == WG_DROP_EXPIRED));
 }
 
+/* Sessions that were looked up ahead are taken as they are; what has none yet, or no longer,
+ * is looked up as usual. */
+static void test_look_ahead(void **state)
+{
+	struct keypair *a = begin(true), *b = begin(true);
+	uint32_t index;
+
+	make_ipv4(4, 60, 9);
+	seal_for(a, &pkt[0], 0);
+	seal_for(b, &pkt[1], 0);
+	seal_for(a, &pkt[2], 1);
+	seal_for(a, &pkt[3], 2);
+	assert_int_equal(index_take(&l.wg->index, 0, INDEX_HANDSHAKE, peer, &index), 0);
+	put_le32(pkt[2].data + 4, index); /* a handshake's: no data belongs to it */
+	put_le32(pkt[3].data + 4, a->local_index ^ 1);
+	wg_look_ahead(l.worker, pkt, 0);
+	wg_look_ahead(l.worker, pkt, 4);
+	assert_ptr_equal(pkt[0].session, a);
+	assert_ptr_equal(pkt[1].session, b);
+	assert_null(pkt[2].session);
+	assert_null(pkt[3].session);
+	/* In the table no more, but held by this reader. */
+	index_release(&l.wg->index, a->local_index);
+	wg_open(l.worker, pkt, 1, &somewhere, l.now_ns);
+	assert_int_equal(pkt[0].drop, WG_OK);
+	pkt[1].session = NULL;
+	wg_open(l.worker, pkt + 1, 3, &somewhere, l.now_ns);
+	assert_int_equal(pkt[1].drop, WG_OK);
+	assert_int_equal(pkt[2].drop, WG_DROP_NO_SESSION);
+	assert_int_equal(pkt[3].drop, WG_DROP_NO_SESSION);
+}
+
 /* What only fails to authenticate moves neither endpoint nor timers nor window. */
 static void test_forgery_changes_nothing(void **state)
 {
@@ -473,6 +505,7 @@ int main(void)
 		TEST(test_sealed_len_never_beyond),
 		TEST(test_long_train),
 		TEST(test_mixed_batch),
+		TEST(test_look_ahead),
 		TEST(test_forgery_changes_nothing),
 		TEST(test_no_overtaking),
 		TEST(test_seal_reasons),
