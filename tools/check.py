@@ -201,6 +201,7 @@ def stage_style(report, _args):
 
 
 def stage_layers(report, _args):
+    stage_script(report, "doctests", "tools/doctests")
     return stage_script(report, "layers", "tools/layers")
 
 
@@ -394,7 +395,7 @@ def stage_netasan(report, _args):
 
 STAGES = {
     "style": (stage_style, "formatting"),
-    "layers": (stage_layers, "who may include whom"),
+    "layers": (stage_layers, "who may include whom; tests that the threat model names"),
     "gcc": (stage_gcc, "gcc -Werror, unit tests"),
     "clang": (stage_clang, "clang -Werror, unit tests"),
     "asan": (stage_asan, "unit tests under ASan and UBSan"),
