@@ -502,7 +502,8 @@ int conf_resolve_plain(void)
  *	sendmmsg send ioctl(FIONREAD) recv getrandom; DNS
  * syscalls: socket(AF_INET, SOCK_STREAM, 0) socket(AF_INET6, SOCK_STREAM, 0) writev; long answers
  * syscalls: socket(AF_NETLINK, SOCK_RAW, NETLINK_ROUTE) bind getsockname sendto recvmsg;
- *	which of several addresses is nearest */
+ *	which of several addresses is nearest
+ * syscalls(refused): socket(AF_UNIX, SOCK_STREAM, 0); glibc asks nscd, if there is one */
 int conf_resolve(const char *host, const char *port, struct ipport *out)
 {
 	struct addrinfo hints = { .ai_family = AF_UNSPEC,
