@@ -248,6 +248,8 @@ static void take_datagram(struct worker *w, const struct io_rx *rx, struct keypa
 		count_drop(w, WORKER_DROP_DATAGRAM, 1);
 		return;
 	}
+	if (rx->len == 0)
+		wg_worker_drop(w->wg, NULL, WG_DROP_TYPE, 1);
 	for (uint32_t at = 0; at < rx->len; at += len) {
 		uint8_t *msg = rx->data + at;
 

@@ -627,6 +627,15 @@ def test_garbage_without_a_peer(lab):
     assert g.alive() and "errno=0" in g.ask("get=1\n\n")
 
 
+@pytest.mark.skipif(is_stand_in(), reason="drop reasons are penstock's own")
+def test_empty_datagrams_are_counted(lab):
+    g = net.Gateway(lab, lab.namespace("a"), under_test()).up(port=42000)
+    s = lab.socket(g.ns)
+    for _ in range(10):
+        s.sendto(b"", ("127.0.0.1", 42000))
+    net.wait_until(lambda: g.drops().get("unknown_type", 0) >= 10, 5, message=f"not ten: {g.drops()}")
+
+
 @pytest.mark.memory
 def test_memory_is_flat_under_garbage(lab):
     p = Pair(lab)
