@@ -423,8 +423,9 @@ class Gateway:
         return next((int(f[1]), int(f[2])) for f in self.show("transfer") if f[0] == public)
 
     def drops(self):
-        """What the gateway dropped, by reason: all that `get` counts above zero."""
-        return {k[5:]: int(v) for k, v in re.findall(r"^(drop_\w+)=(\d+)$", self.ask("get=1\n\n"), re.M)}
+        """What the gateway dropped, by reason: all that `get` counts above zero, before it comes to the peers' own counts."""
+        device = self.ask("get=1\n\n").split("\npublic_key=")[0]
+        return {k[5:]: int(v) for k, v in re.findall(r"^(drop_\w+)=(\d+)$", device, re.M)}
 
     def interface_drops(self):
         """Packets that the TUN's own queue had no room for."""
