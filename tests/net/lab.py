@@ -468,6 +468,16 @@ class Gateway:
     def alive(self):
         return self.process.poll() is None
 
+    def helper(self):
+        """The process that keeps the privileges of a penstock: its child. None: there is none."""
+        for name in os.listdir("/proc"):
+            with contextlib.suppress(OSError, ValueError), open(f"/proc/{int(name)}/stat", encoding="ascii") as f:
+                comm, rest = f.read().split("(", 1)[1].rsplit(")", 1)
+                state, parent = rest.split()[:2]
+                if int(parent) == self.process.pid and comm == "penstock-priv" and state not in "ZX":
+                    return int(name)
+        return None
+
     def descriptors(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 

@@ -556,25 +556,13 @@ def test_up_while_the_port_is_taken(lab):
     assert p.gb.endpoint(g.public) == f"{p.outer4[0]}:43101"
 
 
-def helper_of(g):
-    """The process that keeps the privileges of a gateway: its child."""
-    found = []
-    for name in os.listdir("/proc"):
-        with contextlib.suppress(OSError, ValueError), open(f"/proc/{int(name)}/stat", encoding="ascii") as f:
-            comm, rest = f.read().split("(", 1)[1].rsplit(")", 1)
-            if int(rest.split()[1]) == g.process.pid and comm == "penstock-priv":
-                found.append(int(name))
-    assert len(found) == 1, f"helpers: {found}"
-    return found[0]
-
-
 @pytest.mark.skipif(is_stand_in(), reason="the helper process is penstock's own")
 def test_helper_is_killed(lab):
     """It is missed where a privilege is needed, and nowhere else."""
     p = Pair(lab)
     p.works()
     g = p.ga
-    os.kill(helper_of(g), signal.SIGKILL)
+    os.kill(g.helper(), signal.SIGKILL)
     net.wait_until(lambda: "helper process died" in g.log(), 5, message="nothing in the log: " + g.log())
     assert net.ping(p.a, p.inner4[1], 10, 0.05) == 10
     assert g.configure("listen_port=43102") == 0

@@ -194,19 +194,10 @@ def test_without_privilege(lab):
         assert ping_error(p.a, address)[0] == address
 
 
-def helper_of(g):
-    for pid in net._pids_in(g.ns):
-        with open(f"/proc/{pid}/status", encoding="ascii") as f:
-            status = f.read()
-        if "Name:\tpenstock-priv\n" in status and f"PPid:\t{g.process.pid}\n" in status:
-            return pid
-    raise net.LabError("no helper process")
-
-
 def test_helper_killed(lab):
     p = Pair(lab)
     p.works()
-    os.kill(helper_of(p.ga), signal.SIGKILL)
+    os.kill(p.ga.helper(), signal.SIGKILL)
     for address in NO_PEER:
         assert connect_error(lab, p.a, address) == errno.EHOSTUNREACH
     p.works()
@@ -215,7 +206,7 @@ def test_helper_killed(lab):
 def test_helper_hangs(lab):
     """It costs the control thread one wait, not one for each packet."""
     p = Pair(lab)
-    helper = helper_of(p.ga)
+    helper = p.ga.helper()
     os.kill(helper, signal.SIGSTOP)
     try:
         for address in NO_PEER:
