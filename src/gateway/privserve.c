@@ -437,13 +437,32 @@ static int drop_privileges(enum sandbox_mode sandbox)
 	return ret;
 }
 
+int priv_answer(int sock, struct bucket *icmp)
+{
+	struct priv_reply reply = { .magic = PRIV_MAGIC };
+	struct priv_request req;
+	struct priv_fds in, out = { .n = 0 };
+	int ret;
+
+	memset(&req, 0, sizeof(req));
+	ret = priv_recv(sock, &req, sizeof(req), &in);
+	if (ret == 0 || (ret < 0 && ret != -EBADMSG))
+		return ret;
+	reply.seq = req.seq;
+	reply.err = ret < 0 ? ret : serve_one(&req, &in, icmp, &reply, &out);
+	priv_fds_close(&in);
+	ret = priv_send(sock, &reply, sizeof(reply), &out, 0);
+	priv_fds_close(&out);
+	if (ret < 0)
+		return ret == -EPIPE ? 0 : ret;
+	return reply.err == -ENOTRECOVERABLE ? reply.err : 1;
+}
+
 /* syscalls(start): prctl getppid */
 int priv_serve(int sock, int parent, enum sandbox_mode sandbox)
 {
 	struct priv_reply reply = { .magic = PRIV_MAGIC };
 	struct bucket icmp = { 0 };
-	struct priv_request req;
-	struct priv_fds in, out;
 	int ret;
 
 	set_signals();
@@ -457,20 +476,8 @@ int priv_serve(int sock, int parent, enum sandbox_mode sandbox)
 	reply.err = drop_privileges(sandbox);
 	if (priv_send(sock, &reply, sizeof(reply), NULL, 0) < 0 || reply.err < 0)
 		return 1;
-	for (;;) {
-		memset(&req, 0, sizeof(req));
-		ret = priv_recv(sock, &req, sizeof(req), &in);
-		if (ret == 0)
-			return 0;
-		if (ret < 0 && ret != -EBADMSG)
-			return 1;
-		reply = (struct priv_reply){ .magic = PRIV_MAGIC, .seq = req.seq };
-		out.n = 0;
-		reply.err = ret < 0 ? ret : serve_one(&req, &in, &icmp, &reply, &out);
-		priv_fds_close(&in);
-		ret = priv_send(sock, &reply, sizeof(reply), &out, 0);
-		priv_fds_close(&out);
-		if (ret < 0 || reply.err == -ENOTRECOVERABLE)
-			return ret == -EPIPE ? 0 : 1;
-	}
+	do
+		ret = priv_answer(sock, &icmp);
+	while (ret > 0);
+	return ret == 0 ? 0 : 1;
 }

@@ -74,6 +74,12 @@ MUST_CHECK int priv_netlink_open(int tun_fd, int *out, unsigned *ifindex);
 /* The work of PRIV_SET_GSO_MAX, in this process. */
 MUST_CHECK int priv_set_gso_max(int tun_fd, uint32_t bytes);
 
+struct bucket; /* base/bucket.h */
+
+/* Receive one request and answer it. icmp: what is left to send of ICMP errors. 1; 0 at
+ * the end of the connection; negative errno: serve no more (-ENOTRECOVERABLE as above). */
+MUST_CHECK int priv_answer(int sock, struct bucket *icmp);
+
 /* The life of the helper: drop what it does not need, say "ready" on sock, serve
  * until the other end is closed. parent: who forked us. Returns the exit status. */
 MUST_CHECK int priv_serve(int sock, int parent, enum sandbox_mode sandbox);

@@ -15,6 +15,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <libmnl/libmnl.h>
 #include <linux/if_tun.h>
 #include <linux/rtnetlink.h>
@@ -299,13 +300,25 @@ static int on_deleted(struct netdev *d, struct news *n)
 	return 0;
 }
 
+/* The messages of one datagram, until one says that the interface is gone. libmnl takes
+ * lengths for signed: one above INT_MAX would be ok, and its next message before it. */
+static void take_messages(struct news *n, const void *buf, size_t len)
+{
+	const struct nlmsghdr *msg = buf;
+	int left = (int)len;
+
+	for (; !n->is_deleted && mnl_nlmsg_ok(msg, left) && msg->nlmsg_len <= INT_MAX;
+		msg = mnl_nlmsg_next(msg, &left))
+		on_message(n, msg);
+}
+
 /* Take in one datagram. 1: there may be more. 0: no more. Negative errno.
  * syscalls: recvmsg; libmnl */
 static int read_some(struct netdev *d, struct news *n)
 {
 	_Alignas(struct nlmsghdr) char buf[BUF_LEN];
 	ssize_t len = mnl_socket_recvfrom(d->nl, buf, sizeof(buf));
-	int left = (int)len, ret;
+	int ret;
 
 	if (len < 0 && errno == EAGAIN && d->is_lossy) {
 		/* Not before now: a full socket would not take the answer. */
@@ -321,9 +334,7 @@ static int read_some(struct netdev *d, struct news *n)
 	}
 	if (len < 0)
 		return errno == EAGAIN ? 0 : errno == EINTR ? 1 : -errno;
-	for (struct nlmsghdr *msg = (struct nlmsghdr *)buf;
-		!n->is_deleted && mnl_nlmsg_ok(msg, left); msg = mnl_nlmsg_next(msg, &left))
-		on_message(n, msg);
+	take_messages(n, buf, (size_t)len);
 	if (n->is_deleted) {
 		n->is_deleted = false;
 		ret = on_deleted(d, n);
