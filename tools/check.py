@@ -254,12 +254,16 @@ def stage_asan(report, _args):
     return sanitized(report, "asan", "address,undefined", SANITIZER_ENV)
 
 
-def stage_tsan(report, _args):
+def tsan_env():
     options = "halt_on_error=1:second_deadlock_stack=1"
     suppressions = os.path.join(ROOT, "tests", "tsan.supp")
     if os.path.exists(suppressions):
         options += f":suppressions={suppressions}"
-    return sanitized(report, "tsan", "thread", {"TSAN_OPTIONS": options})
+    return {"TSAN_OPTIONS": options}
+
+
+def stage_tsan(report, _args):
+    return sanitized(report, "tsan", "thread", tsan_env())
 
 
 def seed_corpus(name):
@@ -381,16 +385,28 @@ def stage_net(report, _args):
     return log
 
 
-def stage_netasan(report, _args):
-    """Bad input and rough networks once more, with a gateway that notices its own mistakes."""
-    binary = os.path.join(ROOT, "build-asan", "penstock")
+def sanitized_gateway(report, stage, folder, env, tests):
+    """Network tests with a gateway that notices its own mistakes."""
+    binary = os.path.join(ROOT, folder, "penstock")
     if not os.access(binary, os.X_OK):
-        report.fail("netasan", "build-asan/penstock is not there: the stage asan builds it")
+        report.fail(stage, f"{folder}/penstock is not there: the stage {folder[len('build-'):]} builds it")
         return None
+    return pytest_stage(report, stage, ["-m", "not memory", *tests], 900, ["setarch", "-R"], {"PENSTOCK": binary, **env})
+
+
+def stage_netasan(report, _args):
+    """Bad input and rough networks once more."""
     # A process that gave up its privileges cannot be traced, which the leak checker would need.
-    env = {"PENSTOCK": binary, **SANITIZER_ENV, "ASAN_OPTIONS": SANITIZER_ENV["ASAN_OPTIONS"] + ":detect_leaks=0"}
-    return pytest_stage(report, "netasan", ["-m", "not memory", "tests/net/test_control.py", "tests/net/test_network.py"], 900,
-                        ["setarch", "-R"], env)
+    env = {**SANITIZER_ENV, "ASAN_OPTIONS": SANITIZER_ENV["ASAN_OPTIONS"] + ":detect_leaks=0"}
+    return sanitized_gateway(report, "netasan", "build-asan", env,
+                             [f"tests/net/test_{n}.py" for n in ("control", "network", "stress")])
+
+
+def stage_nettsan(report, _args):
+    """Where threads meet: everything at once, and many clients at once."""
+    return sanitized_gateway(report, "nettsan", "build-tsan", tsan_env(),
+                             ["tests/net/test_stress.py", "tests/net/test_control.py::test_parallel_sets_and_gets",
+                              "tests/net/test_control.py::test_peer_removed_under_traffic"])
 
 
 STAGES = {
@@ -404,6 +420,7 @@ STAGES = {
     "platform": (stage_platform, "what we rely on in this kernel"),
     "net": (stage_net, "gateways in network namespaces"),
     "netasan": (stage_netasan, "the same under ASan and UBSan, where input is bad"),
+    "nettsan": (stage_nettsan, "the same under TSan, where threads meet"),
 }
 
 
