@@ -128,6 +128,9 @@ struct wg_peer {
 
 	/* any */
 	_Atomic(struct keypair *) current; /* RCU; written under lock */
+	/* "next" of the paper. Once it is confirmed, workers send with it, also before the
+	 * slow side has made it current. */
+	_Atomic(struct keypair *) following;
 	struct endpoint_cell endpoint;
 	_Atomic uint64_t rx_bytes, tx_bytes;
 	_Atomic uint64_t due[TIMER_N];
@@ -152,7 +155,6 @@ struct wg_peer {
 	struct wg_peer *next, *prev; /* oldest first */
 	struct wg_peer *hash_next;
 	struct allowed_owner allowed;
-	struct keypair *following; /* "next" of the paper: not yet confirmed */
 	struct keypair *previous;
 	struct noise_peer noise;
 	/* That we began, NULL for none: on the heap, since few peers have one at a time.

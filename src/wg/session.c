@@ -30,6 +30,12 @@ static struct keypair *current_of(const struct wg_peer *p)
 	return atomic_load_explicit(&p->current, memory_order_relaxed);
 }
 
+/* Written under the device's lock only; workers read it. */
+static struct keypair *following_of(const struct wg_peer *p)
+{
+	return atomic_load_explicit(&p->following, memory_order_relaxed);
+}
+
 bool session_may_send(const struct keypair *kp, uint64_t now_ns)
 {
 	return kp && atomic_load_explicit(&kp->is_sending, memory_order_relaxed) &&
@@ -48,14 +54,14 @@ static bool wins_contest(const struct wg_peer *p)
 
 static void add_initiated(struct wg_peer *p, struct keypair *kp)
 {
-	struct keypair *old = current_of(p);
+	struct keypair *old = current_of(p), *following = following_of(p);
 
 	/* First: what is freed below must not be found any more. */
 	rcu_publish(p->current, kp);
 	keypair_end(p->wg, p->previous);
-	if (p->following && wins_contest(p)) {
-		p->previous = p->following;
-		p->following = NULL;
+	if (following && wins_contest(p)) {
+		p->previous = following;
+		rcu_publish(p->following, NULL);
 		keypair_end(p->wg, old);
 	} else {
 		p->previous = old;
@@ -64,8 +70,10 @@ static void add_initiated(struct wg_peer *p, struct keypair *kp)
 
 static void add_answered(struct wg_peer *p, struct keypair *kp)
 {
-	keypair_end(p->wg, p->following);
-	p->following = kp;
+	struct keypair *old = following_of(p);
+
+	rcu_publish(p->following, kp);
+	keypair_end(p->wg, old);
 	keypair_end(p->wg, p->previous);
 	p->previous = NULL;
 }
@@ -102,25 +110,29 @@ int session_begin(struct wg_peer *p, struct noise_handshake *hs)
 
 void session_promote(struct wg_peer *p)
 {
-	if (!p->following || !atomic_load(&p->following->is_confirmed))
+	struct keypair *kp = following_of(p);
+
+	if (!kp || !atomic_load(&kp->is_confirmed))
 		return;
 	keypair_end(p->wg, p->previous);
 	p->previous = current_of(p);
-	rcu_publish(p->current, p->following);
-	p->following = NULL;
+	/* In this order: a worker looks at following first. */
+	rcu_publish(p->current, kp);
+	rcu_publish(p->following, NULL);
 	timers_handshake_complete(p);
 	session_send_staged(p);
 }
 
 void session_end_all(struct wg_peer *p)
 {
-	struct keypair *kp = current_of(p);
+	struct keypair *kp = current_of(p), *following = following_of(p);
 
 	rcu_publish(p->current, NULL);
+	rcu_publish(p->following, NULL);
 	keypair_end(p->wg, kp);
 	keypair_end(p->wg, p->previous);
-	keypair_end(p->wg, p->following);
-	p->previous = p->following = NULL;
+	keypair_end(p->wg, following);
+	p->previous = NULL;
 }
 
 void session_stop_sending(struct wg_peer *p)
@@ -129,8 +141,8 @@ void session_stop_sending(struct wg_peer *p)
 
 	if (kp)
 		atomic_store(&kp->is_sending, false);
-	if (p->following)
-		atomic_store(&p->following->is_sending, false);
+	if (following_of(p))
+		atomic_store(&following_of(p)->is_sending, false);
 }
 
 /* ---- Sealing. */
@@ -238,10 +250,21 @@ static bool may_initiate(const struct wg_peer *p, uint64_t now_ns)
 	return !last || has_expired(last, REKEY_TIMEOUT, now_ns);
 }
 
+/* The other side has a new session as soon as a packet of it is here, and may have lost
+ * the former one: what answers that packet must not wait for the slow side. */
+static struct keypair *sending_of(struct wg_peer *peer)
+{
+	struct keypair *kp = rcu_read(peer->following);
+
+	if (kp && atomic_load_explicit(&kp->is_confirmed, memory_order_relaxed))
+		return kp;
+	return rcu_read(peer->current);
+}
+
 enum wg_sealed wg_seal(struct wg_worker *w, struct wg_peer *peer, struct wg_packet *pkts, size_t n,
 	uint64_t now_ns, struct wg_endpoint *to)
 {
-	struct keypair *kp = rcu_read(peer->current);
+	struct keypair *kp = sending_of(peer);
 
 	if (n == 0)
 		return WG_SEALED;

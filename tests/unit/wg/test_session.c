@@ -479,6 +479,30 @@ static void test_late_packet_of_previous(void **state)
 	assert_int_equal(l.n_handshakes, 0);
 }
 
+/* What answers the first packet of a new session goes out in it, although the slow side has
+ * not seen that packet yet: the other side may have lost the former session. */
+static void test_answer_in_the_new_session(void **state)
+{
+	struct keypair *old = begin(true), *kp = begin(false);
+	struct wg_endpoint to;
+
+	make_ipv4(1, 60, 9);
+	assert_int_equal(wg_seal(l.worker, peer, pkt, 1, l.now_ns, &to), WG_SEALED);
+	assert_int_equal(atomic_load(&old->tx_counter), 1);
+	make_ipv4(1, 60, 9);
+	seal_for(kp, &pkt[0], 0);
+	wg_open(l.worker, pkt, 1, &somewhere, l.now_ns);
+	assert_int_equal(pkt[0].drop, WG_OK);
+	assert_ptr_equal(current(), old);
+	make_ipv4(1, 60, 9);
+	assert_int_equal(wg_seal(l.worker, peer, pkt, 1, l.now_ns, &to), WG_SEALED);
+	assert_int_equal(atomic_load(&old->tx_counter), 1);
+	assert_int_equal(atomic_load(&kp->tx_counter), 1);
+	lone_poll(&l);
+	assert_ptr_equal(current(), kp);
+	assert_null(atomic_load(&peer->following));
+}
+
 /* The index of a handshake under way is no session. */
 static void test_handshake_index(void **state)
 {
@@ -511,6 +535,7 @@ int main(void)
 		TEST(test_seal_reasons),
 		TEST(test_endless_staging),
 		TEST(test_late_packet_of_previous),
+		TEST(test_answer_in_the_new_session),
 		TEST(test_handshake_index),
 	};
 #undef TEST
