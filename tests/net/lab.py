@@ -140,6 +140,12 @@ def interface_stats(ns, interface):
     return json.loads(run(ns, "ip", "-s", "-j", "link", "show", interface).stdout)[0]["stats64"]
 
 
+def softnet_drops():
+    """Packets that found a processor's queue full, on the whole machine."""
+    with open("/proc/net/softnet_stat", encoding="ascii") as f:
+        return sum(int(line.split()[1], 16) for line in f)
+
+
 def _pids_in(ns):
     done = subprocess.run(["ip", "netns", "pids", ns], capture_output=True, text=True, stdin=subprocess.DEVNULL)
     return [int(p) for p in done.stdout.split() if int(p) != os.getpid()]
@@ -661,6 +667,8 @@ class UdpStream:
         self.sender.connect((address, port))
         self.pps, self.size = pps, max(size, 8)
         self.sent, self.got = 0, set()
+        self.refused = []  # (number, why)
+        self.softnet = softnet_drops()
         self.done = False
         self.threads = [threading.Thread(target=f, daemon=True) for f in (self._receive, self._send)]
         for t in self.threads:
@@ -670,8 +678,10 @@ class UdpStream:
         start = time.monotonic()
         while not self.done:
             while self.sent < (time.monotonic() - start) * self.pps:
-                with contextlib.suppress(OSError):
+                try:
                     self.sender.send(self.sent.to_bytes(8, "big") + bytes(self.size - 8))
+                except OSError as e:
+                    self.refused.append((self.sent, str(e)))
                 self.sent += 1
             time.sleep(0.002)
 
@@ -692,6 +702,12 @@ class UdpStream:
         self.sender.close()
         self.receiver.close()
         return self.sent, self.sent - len(self.got)
+
+    def story(self):
+        """What became of it, for a failed test."""
+        missing = sorted(set(range(self.sent)) - self.got)
+        return f"{len(missing)} of {self.sent} lost: {missing[:20]}; refused to the sender: {self.refused[:5]}; " \
+               f"dropped by full processor queues of the machine: {softnet_drops() - self.softnet}"
 
 
 ETH_P_ALL = 3

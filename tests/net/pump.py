@@ -11,12 +11,6 @@ PROGRAM = os.path.join(net.ROOT, "build", "tests", "net", "udp_pump")
 TUN_QUEUE = 20000  # packets; the usual 500 are 10 ms at 50,000 a second
 
 
-def softnet_drops():
-    """Packets that found a processor's queue full, on the whole machine."""
-    with open("/proc/net/softnet_stat", encoding="ascii") as f:
-        return sum(int(line.split()[1], 16) for line in f)
-
-
 def udp_errors(ns, family):
     """Datagrams that found a socket's buffer full in this namespace, and those that were malformed."""
     name = "snmp" if family == 4 else "snmp6"
@@ -43,7 +37,7 @@ class Pump:
     def counters(self):
         """What the machine dropped where a gateway could do nothing about it, and what gateways dropped themselves."""
         p = self.pair
-        out = {"queue of the sending TUN": p.ga.interface_drops(), "a processor's queue": softnet_drops(),
+        out = {"queue of the sending TUN": p.ga.interface_drops(), "a processor's queue": net.softnet_drops(),
                "receive buffers in a": udp_errors(p.a, 4) + udp_errors(p.a, 6),
                "receive buffers in b": udp_errors(p.b, 4) + udp_errors(p.b, 6)}
         for which, g in (("a", p.ga), ("b", p.gb)):
@@ -72,7 +66,7 @@ class Result:
         after = pump.counters()
         self.causes = {k: n - pump.before.get(k, 0) for k, n in after.items() if n > pump.before.get(k, 0)}
         excuses = {"refused to the sender": refused, "receiver's own buffer": totals["overflow"],
-                   "queue of the sending TUN": self.causes.get("queue of the sending TUN", 0)}
+                   **{k: self.causes.get(k, 0) for k in ("queue of the sending TUN", "a processor's queue")}}
         self.causes.update({k: n for k, n in excuses.items() if n})
         self.excused = sum(excuses.values())
         self.lost = max(0, totals["lost"] - self.excused)

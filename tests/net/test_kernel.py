@@ -399,7 +399,7 @@ class Witness:
     """A veth end in a namespace that is to go: its other end goes when the namespace really does."""
 
     def __init__(self, lab, ns, home):
-        self.home, self.name = home, f"w{len(lab.namespaces)}{ns[-3:]}"[:12].replace("-", "")
+        self.home, self.name = home, "w-" + ns.split("-")[1]
         lab.veth(home, self.name, ns, "witness")
 
     def is_gone(self):
@@ -493,7 +493,7 @@ def test_k36_what_is_made_is_freed(lab):
     p.works()
 
 
-@pytest.mark.report("handshake-101", asserts="104 handshakes one after the other, with four keys by turns: an echo follows each")
+@pytest.mark.report("handshake-101", asserts="104 handshakes, no more than 20 a second, with four keys by turns: an echo follows each")
 def test_handshakes_beyond_a_hundred(lab):
     p = Pair(lab)
     p.works()
@@ -504,6 +504,7 @@ def test_handshakes_beyond_a_hundred(lab):
             assert p.gb.configure("replace_peers=true", f"public_key={net.hexkey(public)}", f"allowed_ip={p.inner4[0]}/32") == 0
             assert p.ga.configure(f"private_key={net.hexkey(private)}") == 0
             assert net.first_ping(p.a, p.inner4[1], 6), f"no handshake in round {round_}"
+            time.sleep(0.05)  # one source may have 20 a second
     p.healthy()
 
 

@@ -128,7 +128,7 @@ def test_k10_keepalive_through_nat(lab, peer):
     net.wait_until(lambda: gb.endpoint(ga.public) not in (None, "(none)"), 10, message="the keepalive made no handshake")
     assert gb.endpoint(ga.public) == "10.0.0.1:1"
     time.sleep(3)
-    assert net.echo(b, "192.168.241.1")
+    assert net.echo(b, "192.168.241.1") if peer == "penstock" else net.first_ping(b, "192.168.241.1")
     # Without keepalives the way in closes: else this test would show nothing.
     ga.wg("set", ga.name, "peer", gb.public, "persistent-keepalive", "0")
     time.sleep(4)
