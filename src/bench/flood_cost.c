@@ -93,6 +93,8 @@ static void report_duel(struct flood_cost *f, const struct contender *c)
 		sample(f, c, "flood_rate", "1/s", "", d->at_gateway[i].rate);
 		sample(f, c, "flood_closed_port_rate", "1/s", "", d->at_closed[i].rate);
 	}
+	sample(f, c, "flood_memory_growth", "KiB", "flat",
+		((double)siege_memory(&c->siege) - (double)c->memory) / 1024);
 }
 
 /* ---- Clients that come meanwhile. */
@@ -132,8 +134,6 @@ static int measure_clients(struct flood_cost *f, struct contender *c)
 		(double)r.p99_ns / NSEC_PER_SEC);
 	sample(f, c, "flood_handshake_p50_seconds", "s", "", (double)r.p50_ns / NSEC_PER_SEC);
 	sample(f, c, "flood_clients_served", "", "", (double)r.n_sessions / (double)f->n_clients);
-	sample(f, c, "flood_memory_growth", "KiB", "flat",
-		((double)siege_memory(&c->siege) - (double)c->memory) / 1024);
 	return 0;
 }
 
