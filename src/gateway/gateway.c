@@ -84,10 +84,15 @@ static void op_wake(void *ctx)
 	handshaker_wake(((struct gateway *)ctx)->handshaker);
 }
 
-static void op_accuse(
-	void *ctx, const struct wg_endpoint *from, uint32_t receiver_index, uint64_t until_ns)
+static void op_accuse(void *ctx, const struct wg_endpoint *from, bool is_home,
+	uint32_t receiver_index, uint64_t until_ns)
 {
-	sieve_accuse(((struct gateway *)ctx)->sieve, from, receiver_index, until_ns);
+	struct sieve *s = ((struct gateway *)ctx)->sieve;
+
+	if (is_home)
+		sieve_accuse_strangers(s, from, receiver_index, until_ns);
+	else
+		sieve_accuse(s, from, receiver_index, until_ns);
 }
 
 static const struct wg_ops wg_hooks = {

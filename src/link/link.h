@@ -181,6 +181,11 @@ void sieve_set(struct sieve *s, const struct sieve_settings *set);
  * the table is full of others who are guilty for longer, nothing happens. */
 void sieve_accuse(
 	struct sieve *s, const struct wg_endpoint *from, uint32_t receiver, uint64_t until_ns);
+/* The same for data messages for this receiver index from everywhere but its peer's
+ * endpoint, home: forgeries from ever new addresses. A peer that moves meanwhile gets
+ * through with one message in 64; then home is another: name it again. */
+void sieve_accuse_strangers(
+	struct sieve *s, const struct wg_endpoint *home, uint32_t receiver, uint64_t until_ns);
 /* Drops so far, and handshake messages that passed. Any thread. */
 void sieve_drops(const struct sieve *s, uint64_t out[SIEVE_DROP_N]);
 uint64_t sieve_passed(const struct sieve *s);

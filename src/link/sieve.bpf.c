@@ -228,6 +228,18 @@ static __always_inline struct guilty *find_guilty(const struct guilty_key *key, 
 	return 0;
 }
 
+/* Is this one named, or all of this session but its home, which this one is not? */
+static __always_inline struct guilty *find_charge(const struct guilty_key *key, __u64 now)
+{
+	struct guilty_key anybody = { .receiver = key->receiver };
+	struct guilty *g = find_guilty(key, now);
+
+	if (g)
+		return g;
+	g = find_guilty(&anybody, now);
+	return g && !guilty_is(&g->home, key) ? g : 0;
+}
+
 SEC("socket") int sieve_data(struct __sk_buff *skb)
 {
 	__u64 until = *(volatile __u64 *)&memory.guilty_until_ns, now;
@@ -243,7 +255,7 @@ SEC("socket") int sieve_data(struct __sk_buff *skb)
 	}
 	if (load_key(skb, &key))
 		return PASS;
-	g = find_guilty(&key, now);
+	g = find_charge(&key, now);
 	if (!g || __sync_fetch_and_add(&g->n, 1) % GUILTY_SHARE == GUILTY_SHARE - 1)
 		return PASS;
 	return count(TALLY_GUILTY, message_count(skb));

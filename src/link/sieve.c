@@ -216,18 +216,20 @@ static struct guilty *find_place(struct guilty set[GUILTY_WAYS], const struct gu
 	return soonest;
 }
 
-static void write_guilty(struct sieve_memory *m, const struct guilty_key *key, uint64_t until_ns)
+static void write_guilty(struct sieve_memory *m, const struct guilty_key *key,
+	const struct guilty_key *home, uint64_t until_ns)
 {
 	struct guilty *g = find_place(m->guilty[guilty_set(m->secret, key)], key);
 
-	if (guilty_is(&g->key, key)) {
+	if (guilty_is(&g->key, key) && guilty_is(&g->home, home)) {
 		if (g->until_ns < until_ns || until_ns == 0)
 			put_u64(&g->until_ns, until_ns);
-	} else if (g->until_ns < until_ns) {
+	} else if (guilty_is(&g->key, key) || g->until_ns < until_ns) {
 		put_u64(&g->until_ns, 0);
 		/* The key after the zero and before the new time: see find_guilty. */
 		atomic_thread_fence(memory_order_release);
 		g->key = *key;
+		g->home = *home;
 		put_u64(&g->n, 0);
 		__atomic_store_n(&g->until_ns, until_ns, __ATOMIC_RELEASE);
 	}
@@ -235,22 +237,49 @@ static void write_guilty(struct sieve_memory *m, const struct guilty_key *key, u
 		__atomic_store_n(&m->guilty_until_ns, until_ns, __ATOMIC_RELEASE);
 }
 
-void sieve_accuse(
-	struct sieve *s, const struct wg_endpoint *from, uint32_t receiver, uint64_t until_ns)
+static struct guilty_key key_of(const struct wg_endpoint *e, uint32_t receiver)
 {
-	struct endpoint_remote r = endpoint_get_remote(from);
+	struct endpoint_remote r = endpoint_get_remote(e);
 	struct guilty_key key = {
 		.receiver = htole32(receiver), .port = r.port, .family = r.family
 	};
 
-	if (!s)
-		return;
 	memcpy(key.ip, r.ip, sizeof(key.ip));
+	return key;
+}
+
+static void accuse(struct sieve *s, const struct guilty_key *key, const struct guilty_key *home,
+	uint64_t until_ns)
+{
 	/* acquire and release: what the last writer left is seen by the next */
 	if (atomic_exchange_explicit(&s->is_written, true, memory_order_acquire))
 		return;
-	write_guilty(s->memory, &key, to_coarse(until_ns));
+	write_guilty(s->memory, key, home, to_coarse(until_ns));
 	atomic_store_explicit(&s->is_written, false, memory_order_release);
+}
+
+void sieve_accuse(
+	struct sieve *s, const struct wg_endpoint *from, uint32_t receiver, uint64_t until_ns)
+{
+	const struct guilty_key none = { 0 };
+	struct guilty_key key;
+
+	if (!s)
+		return;
+	key = key_of(from, receiver);
+	accuse(s, &key, &none, until_ns);
+}
+
+void sieve_accuse_strangers(
+	struct sieve *s, const struct wg_endpoint *home, uint32_t receiver, uint64_t until_ns)
+{
+	const struct guilty_key anybody = { .receiver = htole32(receiver) };
+	struct guilty_key key;
+
+	if (!s)
+		return;
+	key = key_of(home, receiver);
+	accuse(s, &anybody, &key, until_ns);
 }
 
 static uint64_t sum(const struct sieve *s, enum sieve_tally what)

@@ -47,13 +47,14 @@ struct guilty_key {
 	__u64 ip[2];
 	__u32 receiver; /* as in the message: little endian */
 	__u16 port; /* network order */
-	__u16 family;
+	__u16 family; /* 0, and no address: everybody but home */
 };
 
 struct guilty {
 	struct guilty_key key;
 	__u64 until_ns; /* 0: no entry, or it is being written */
 	__u64 n; /* messages, or trains of them, seen since it is guilty */
+	struct guilty_key home; /* where a key of family 0 is concerned */
 };
 
 struct sieve_memory {

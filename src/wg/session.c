@@ -444,12 +444,13 @@ static void stranger_key(const struct keypair *kp, uint8_t key[SUSPECT_KEY])
 	put_le32(key + SUSPECT_KEY - 4, kp->local_index);
 }
 
-static bool is_stranger(const struct keypair *kp, const struct wg_endpoint *from)
+/* home: the peer's endpoint, zeros where it is not known. */
+static bool is_stranger(
+	const struct keypair *kp, const struct wg_endpoint *from, struct wg_endpoint *home)
 {
-	struct wg_endpoint home;
-
-	return !endpoint_get(&kp->peer->endpoint, &home) ||
-		memcmp(home.remote, from->remote, sizeof(home.remote)) != 0;
+	memset(home, 0, sizeof(*home));
+	return !endpoint_get(&kp->peer->endpoint, home) ||
+		memcmp(home->remote, from->remote, sizeof(home->remote)) != 0;
 }
 
 /* How many of a run to open; the rest is dropped, from the end. */
@@ -458,8 +459,9 @@ static size_t limit_suspects(struct wg_worker *w, struct keypair *kp, struct wg_
 {
 	size_t n_open = suspects_allow(&w->suspects, from->remote, n, now_ns);
 	uint8_t key[SUSPECT_KEY];
+	struct wg_endpoint home;
 
-	if (is_stranger(kp, from)) {
+	if (is_stranger(kp, from, &home)) {
 		stranger_key(kp, key);
 		n_open = suspects_allow(&w->suspects, key, n_open, now_ns);
 	}
@@ -470,18 +472,27 @@ static size_t limit_suspects(struct wg_worker *w, struct keypair *kp, struct wg_
 	return n_open;
 }
 
+static void accuse(struct wg *wg, const struct wg_endpoint *from, bool is_home,
+	const struct keypair *kp, uint64_t until_ns)
+{
+	if (wg->ops->accuse)
+		wg->ops->accuse(wg->ctx, from, is_home, kp->local_index, until_ns);
+}
+
 static void judge_suspects(struct wg_worker *w, struct keypair *kp, size_t n_failed,
 	size_t n_passed, const struct wg_endpoint *from, uint64_t now_ns)
 {
-	const struct wg_ops *ops = w->wg->ops;
+	uint64_t until_ns = now_ns + SUSPECT_MEMORY;
 	uint8_t key[SUSPECT_KEY];
+	struct wg_endpoint home;
 
-	if (is_stranger(kp, from)) {
+	if (is_stranger(kp, from, &home)) {
 		stranger_key(kp, key);
-		suspects_judge(&w->suspects, key, n_failed, n_passed, now_ns);
+		if (suspects_judge(&w->suspects, key, n_failed, n_passed, now_ns))
+			accuse(w->wg, &home, true, kp, until_ns);
 	}
-	if (suspects_judge(&w->suspects, from->remote, n_failed, n_passed, now_ns) && ops->accuse)
-		ops->accuse(w->wg->ctx, from, kp->local_index, now_ns + SUSPECT_MEMORY);
+	if (suspects_judge(&w->suspects, from->remote, n_failed, n_passed, now_ns))
+		accuse(w->wg, from, false, kp, until_ns);
 }
 
 /* n messages of one keypair, n <= JOBS_MAX. */

@@ -103,12 +103,12 @@ struct wg_ops {
 	/* What a handshake rate limit counts as one source: fill key (IPv4 address,
 	 * IPv6 /64 ...). Pure. */
 	void (*limit_key)(const struct wg_endpoint *from, uint8_t key[16]);
-	/* Data messages from there for this receiver index keep failing to authenticate,
-	 * and nothing else comes from there: whatever keeps them from being received may
-	 * do so until then. From a fast call, must not block; again and again while it
-	 * lasts. NULL: nobody wants to know. */
-	void (*accuse)(void *ctx, const struct wg_endpoint *from, uint32_t receiver_index,
-		uint64_t until_ns);
+	/* Data messages for this receiver index from there (is_home: from everywhere but
+	 * there) keep failing to authenticate, and nothing else comes: whatever keeps
+	 * them from being received may do so until then. From a fast call, must not
+	 * block; again and again while it lasts. NULL: nobody wants to know. */
+	void (*accuse)(void *ctx, const struct wg_endpoint *from, bool is_home,
+		uint32_t receiver_index, uint64_t until_ns);
 };
 
 struct wg_config {

@@ -558,6 +558,35 @@ static void guilty_source(const char *source, const char *other)
 	assert_int_equal(data_arrives(source, INDEX, 20, false), 20);
 }
 
+/* Everybody but one is guilty; then that one moves. */
+static void strangers(const char *home, const char *other, const char *another)
+{
+	uint64_t until = clock_now_ns() + 1000 * NSEC_PER_SEC;
+	struct wg_endpoint e;
+
+	assert_int_equal(data_arrives(home, INDEX, 20, false), 20);
+	e = endpoint_of(home);
+	sieve_accuse_strangers(sieve, &e, INDEX, until);
+	assert_int_equal(data_arrives(home, INDEX, 2 * SHARE, false), 2 * SHARE);
+	assert_int_equal(data_arrives(other, INDEX, SHARE, false), 1);
+	assert_int_equal(data_arrives(another, INDEX, SHARE, false), 1);
+	assert_int_equal(data_arrives(other, INDEX + 1, 20, false), 20);
+	e = endpoint_of(other);
+	sieve_accuse_strangers(sieve, &e, INDEX, until - 1);
+	assert_int_equal(data_arrives(other, INDEX, SHARE, false), SHARE);
+	assert_int_equal(data_arrives(home, INDEX, SHARE, false), 1);
+	sieve_accuse_strangers(sieve, &e, INDEX, 0);
+	assert_int_equal(data_arrives(home, INDEX, 20, false), 20);
+}
+
+static void guilty_strangers(void **state)
+{
+	need_sieve();
+	strangers("127.0.0.1", "127.0.0.2", "127.0.0.3");
+	if (has_family(1))
+		strangers("fd00::1", "fd00::2", "fd00::3");
+}
+
 static void guilty(void **state)
 {
 	need_sieve();
@@ -774,6 +803,7 @@ int main(void)
 		TEST(flood_goes_on),
 		TEST(handshake_trains),
 		TEST(guilty),
+		TEST(guilty_strangers),
 		TEST(guilt_ends),
 		TEST(nearly_guilty),
 		TEST(data_trains),
