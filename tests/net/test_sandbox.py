@@ -14,7 +14,6 @@ import pytest
 
 import lab as net
 from conftest import Pair, is_stand_in, under_test
-from test_control import helper_of
 
 pytestmark = pytest.mark.skipif(is_stand_in(), reason="the sandbox is penstock's own")
 
@@ -70,7 +69,7 @@ def test_every_thread_is_confined(lab, filtered):
 
 def test_helper_keeps_little(lab, filtered):
     p = Pair(lab)
-    s = status_of(helper_of(p.ga))
+    s = status_of(p.ga.helper())
     assert s["Seccomp"] == "2" and s["NoNewPrivs"] == "1"
     for field in ("CapPrm", "CapEff", "CapBnd"):
         assert caps(s, field) == HELPER_CAPS, field
@@ -81,7 +80,7 @@ def test_off(lab):
     """No filter, but no capabilities either."""
     g = net.Gateway(lab, lab.namespace("a"), under_test(), ["--sandbox", "off"])
     g.ask("get=1\n\n")  # answered only after the start
-    for pid in (g.process.pid, helper_of(g)):
+    for pid in (g.process.pid, g.helper()):
         s = status_of(pid)
         assert s["Seccomp"] == "0" and s["NoNewPrivs"] == "1"
     assert not caps(status_of(g.process.pid), "CapEff")
@@ -214,7 +213,7 @@ def test_interface_in_another_namespace(lab):
     net.run(inner, "ip", "link", "set", g.name, "down")
     net.run(inner, "ip", "link", "set", g.name, "up")
     assert net.first_ping(inner, p.inner4[1])
-    os.kill(helper_of(g), signal.SIGKILL)
+    os.kill(g.helper(), signal.SIGKILL)
     net.wait_until(lambda: "helper process died" in g.log(), 5)
     g.move_to(p.a)
     lab.address(p.a, g.name, p.inner4[0] + "/24", p.inner6[0] + "/64")
@@ -230,7 +229,7 @@ def test_without_the_helper(lab):
     p = Pair(lab)
     p.works()
     g = p.ga
-    os.kill(helper_of(g), signal.SIGKILL)
+    os.kill(g.helper(), signal.SIGKILL)
     net.wait_until(lambda: "helper process died" in g.log(), 5)
     g.wg("set", g.name, "listen-port", "43211")
     p.works(15)
@@ -248,7 +247,7 @@ def test_without_the_helper(lab):
 def test_helper_that_hangs_is_killed_at_the_end(lab):
     """The one process that the gateway may kill."""
     g = net.Gateway(lab, lab.namespace("a"), under_test())
-    helper = helper_of(g)
+    helper = g.helper()
     os.kill(helper, signal.SIGSTOP)
     try:
         assert g.stop() in (0, -signal.SIGTERM)
@@ -262,7 +261,7 @@ def test_stopped_and_continued(lab):
     """Calls that a signal interrupts are made again by the kernel, under another number."""
     p = Pair(lab)
     p.works()
-    for process in (p.ga.process.pid, helper_of(p.ga)):
+    for process in (p.ga.process.pid, p.ga.helper()):
         for _ in range(3):
             os.kill(process, signal.SIGSTOP)
             net.wait_until(lambda: status_of(process)["State"].startswith("T"), 5)
