@@ -1,264 +1,424 @@
-/* The data path in memory: two devices with a session between them, trains of
- * full packets sealed by one and opened by the other. No system call, one
- * thread, time stands still. A handful of trains goes through at a time, so the
- * packets lie in the cache as they do in a gateway that has just received them.
- * Sealing and opening are contestants: each does the other half outside its
- * window, and every packet that comes out is checked there. */
+/* The data path in memory (trains.h, ciphers.h), then many tunnels through a gateway
+ * process: what a peer costs in memory, how long configuring and showing take, how
+ * the packet rate changes with the number of active tunnels, and whether all of them
+ * get the same share when there is too much of it.
+ *
+ * The rate is packets that the gateway wrote to its TUN per second of its own CPU
+ * time, at overload: generator and gateway share the cores, so how fast it went on
+ * the wall says as much about the generator. Both contestants send the same number
+ * of the same packets, one at a time, nothing merged, by turns, while the sessions of
+ * all live: nobody renews them. */
 #include "base/clock.h"
-#include "base/rcu.h"
 #include "bench/ciphers.h"
-#include "bench/device.h"
 #include "bench/rounds.h"
 #include "bench/scenario.h"
+#include "bench/town.h"
+#include "bench/trains.h"
+#include "bench/vitals.h"
 #include "crypto/crypto.h"
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
 
 enum {
-	TRAIN_PACKETS = 45, /* what one UDP_SEGMENT send takes at this length */
-	PACKET_LEN = DEVICE_MTU,
-	TRAINS = 8, /* per window */
-	PACKETS = TRAINS * TRAIN_PACKETS,
-	LEFT_IP = 0x0a000001,
-	RIGHT_IP = 0x0a000002,
+	PEERS = 100000,
+	PEERS_QUICK = 2000,
+	PEERS_SHOW = 20000,
+	ACTIVE_SHOW = 64, /* that send while `wg show` runs */
+	SHOWS = 5,
+	ROUNDS = 7,
+	ROUNDS_QUICK = 3,
+	TURN_PACKETS = 400000,
+	TURN_PACKETS_QUICK = 100000,
+	FAIR_PACKETS = 10, /* of each peer */
+	SENDERS = 2, /* threads: more than the gateway can take */
+	SETTLE_MS = 3000,
+	SESSION_S = 160, /* of the 180 that a session lives: a turn has to end */
+};
+
+static const struct {
+	const char *id, *unit, *claim;
+	bool needs_all; /* says nothing with a few peers */
+} claims[] = {
+	{ "bytes_per_idle_peer", "B", "must <= 1024, aim 512", true },
+	{ "bytes_per_session_peer", "B", "must <= 4096, aim 3072", true },
+	{ "setconf_100k_seconds", "s", "must <= 5, aim 1", true },
+	{ "show_20k_seconds", "s", "must < 1", true },
+	{ "show_100k_seconds", "s", "", true },
+	{ "handshakes_through_udp", "1/s", "" },
+	{ "rate_100k_over_1", "", "must >= 0.6, aim 0.85" },
+	{ "rate_1_ns_per_packet", "ns", "" },
+	{ "rate_100k_ns_per_packet", "ns", "" },
+	{ "rate_1_per_second", "1/s", "" },
+	{ "rate_100k_per_second", "1/s", "" },
+	{ "fairness_jain", "", "1: all the same; 1/n: one has all" },
 };
 
 struct tunnels {
-	struct device *left; /* seals */
-	struct device *right; /* opens */
-	struct fake_time time;
-	struct wg_endpoint left_at;
-	uint8_t *room; /* TRAINS trains, segments side by side */
-	size_t stride; /* from one message to the next */
-	struct wg_packet pkts[PACKETS];
-	struct report *report;
+	struct scene *scene;
+	struct town *town;
+	size_t n;
+	uint64_t sessions_end_ns; /* of the first of them */
+	const char *doing;
+	size_t total;
 };
 
-static void fill(struct tunnels *t)
+static void sample(struct tunnels *t, const char *id, double v)
 {
+	char claim[REPORT_TEXT_MAX];
 	size_t i;
 
-	for (i = 0; i < PACKETS; i++) {
-		t->pkts[i].data = t->room + i * t->stride + WG_HEAD;
-		t->pkts[i].len = PACKET_LEN;
-		inner_packet(t->pkts[i].data, PACKET_LEN, LEFT_IP, RIGHT_IP);
-		memset(t->pkts[i].data + 20, (int)i, PACKET_LEN - 20);
-	}
+	for (i = 0; strcmp(claims[i].id, id) != 0; i++)
+		assert(i + 1 < ARRAY_LEN(claims));
+	if (t->n == PEERS || !strcmp(id, "show_20k_seconds"))
+		snprintf(claim, sizeof(claim), "%s", claims[i].claim);
+	else
+		snprintf(claim, sizeof(claim), "%s%s(here %zu peers)", claims[i].claim,
+			*claims[i].claim ? " " : "", t->n);
+	figure_sample(report_figure(t->scene->report, id, claims[i].unit, claim), v);
 }
 
-static int seal(struct tunnels *t, size_t n_trains, struct slice *s)
+static void tell(void *ctx, size_t done)
 {
-	enum wg_sealed ret = WG_SEALED;
-	struct wg_endpoint to;
-	struct wg_peer *peer;
-	size_t i;
+	struct tunnels *t = ctx;
 
-	slice_begin(s);
-	for (i = 0; i < n_trains && ret == WG_SEALED; i++) {
-		peer = device_route(t->left, RIGHT_IP);
-		ret = wg_seal(t->left->worker, peer, &t->pkts[i * TRAIN_PACKETS], TRAIN_PACKETS,
-			t->time.now_ns, &to);
-	}
-	slice_end(s);
-	return ret == WG_SEALED ? 0 : -EPROTO;
+	progress_show(t->scene->progress, done, t->total, t->doing);
 }
 
-static int open_trains(struct tunnels *t, size_t n_trains, struct slice *s)
+static void begin(struct tunnels *t, const char *doing, size_t total)
 {
-	const struct wg_packet *p;
-	size_t i;
-
-	slice_begin(s);
-	for (i = 0; i < n_trains; i++)
-		wg_open(t->right->worker, &t->pkts[i * TRAIN_PACKETS], TRAIN_PACKETS, &t->left_at,
-			t->time.now_ns);
-	slice_end(s);
-	for (i = 0; i < n_trains * TRAIN_PACKETS; i++) {
-		p = &t->pkts[i];
-		if (p->drop != WG_OK || p->len != PACKET_LEN)
-			return -EBADMSG;
-		if (p->data[20] != (uint8_t)i || p->data[PACKET_LEN - 1] != (uint8_t)i)
-			return -EBADMSG;
-	}
-	return 0;
+	t->doing = doing;
+	t->total = total;
+	tell(t, 0);
 }
 
-/* Through the tunnel, n trains, each half into a slice of its own. */
-static int pass(struct tunnels *t, uint64_t n, struct slice *sealing, struct slice *opening)
+static void sleep_ms(unsigned ms)
 {
-	size_t now;
+	struct timespec ts = { ms / 1000, (long)(ms % 1000) * (long)NSEC_PER_MSEC };
+
+	nanosleep(&ts, NULL);
+}
+
+/* ---- `wg show` of 20,000 peers while some of them send. */
+
+struct traffic {
+	struct folk *folk;
+	_Atomic bool is_stopping;
 	int ret;
+};
 
-	while (n) {
-		now = n < TRAINS ? n : TRAINS;
-		ret = seal(t, now, sealing);
+static void *send_on(void *arg)
+{
+	struct traffic *traffic = arg;
+	uint64_t took_ns;
+
+	while (!traffic->ret && !atomic_load(&traffic->is_stopping)) {
+		traffic->ret = folk_load(traffic->folk, ACTIVE_SHOW, 20000);
+		if (!traffic->ret)
+			traffic->ret = folk_fire(traffic->folk, 1, &took_ns);
+	}
+	return NULL;
+}
+
+static int show_often(struct tunnels *t, const char *id)
+{
+	struct traffic traffic = { .folk = t->town->folk };
+	pthread_t thread;
+	uint64_t took_ns;
+	int ret = -pthread_create(&thread, NULL, send_on, &traffic);
+
+	if (ret)
+		return ret;
+	begin(t, id, SHOWS);
+	for (size_t i = 0; i < SHOWS && !ret; i++) {
+		ret = town_show(t->town, &took_ns);
 		if (!ret)
-			ret = open_trains(t, now, opening);
-		rcu_quiescent();
-		if (ret < 0)
-			return ret;
-		if (rounds_stopped())
-			return -EINTR;
-		n -= now;
+			sample(t, id, (double)took_ns / (double)NSEC_PER_SEC);
+		tell(t, i + 1);
 	}
-	return 0;
+	atomic_store(&traffic.is_stopping, true);
+	pthread_join(thread, NULL);
+	return ret ? ret : traffic.ret;
 }
 
-static int seal_turn(void *ctx, struct slice *s)
+static int show_20k(struct tunnels *t)
 {
-	struct slice unused = { 0 };
-
-	return pass(ctx, s->n, s, &unused);
-}
-
-static int open_turn(void *ctx, struct slice *s)
-{
-	struct slice unused = { 0 };
-
-	return pass(ctx, s->n, &unused, s);
-}
-
-static double ns_per_packet(const struct slice *s)
-{
-	return (double)s->cpu_ns / (double)(s->n * TRAIN_PACKETS);
-}
-
-static void seal_took(void *ctx, const struct slice *s)
-{
-	struct tunnels *t = ctx;
-
-	figure_sample(report_figure(t->report, "seal_ns_per_packet", "ns", ""), ns_per_packet(s));
-	figure_sample(report_figure(t->report, "seal_gbps", "Gbit/s", ""),
-		PACKET_LEN * 8 / ns_per_packet(s));
-}
-
-static void open_took(void *ctx, const struct slice *s)
-{
-	struct tunnels *t = ctx;
-
-	figure_sample(report_figure(t->report, "open_ns_per_packet", "ns", ""), ns_per_packet(s));
-}
-
-/* Hand over everything in from's outbox; data messages are opened. */
-static int deliver(struct tunnels *t, struct device *from, struct device *to)
-{
-	struct wg_endpoint at;
-	struct wg_packet pkt;
-	struct device_message *m;
-	size_t i;
-
-	device_endpoint(&at, from == t->left ? 1 : 2);
-	for (i = 0; i < from->n_out; i++) {
-		m = &from->outbox[i];
-		if (m->kind == WG_MSG_DATA) {
-			pkt = (struct wg_packet){ .data = m->data, .len = (uint32_t)m->len };
-			wg_open(to->worker, &pkt, 1, &at, t->time.now_ns);
-			if (pkt.drop != WG_OK)
-				return -EBADMSG;
-		} else if (wg_rx_handshake(to->wg, m->data, m->len, &at, false, t->time.now_ns,
-				   t->time.wall_ns) != WG_OK) {
-			return -EBADMSG;
-		}
-	}
-	from->n_out = 0;
-	return 0;
-}
-
-/* One small packet asks for the session: initiation, response, and the packet
- * itself, which confirms the keys. */
-static int handshake(struct tunnels *t)
-{
-	uint8_t room[WG_HEAD + 32 + WG_TAIL];
-	struct wg_packet pkt = { .data = room + WG_HEAD, .len = 32 };
-	struct wg_peer *peer = device_route(t->left, RIGHT_IP);
-	struct wg_endpoint to;
+	uint64_t took_ns;
 	int ret;
 
-	if (!peer)
-		return -ENOENT;
-	inner_packet(pkt.data, pkt.len, LEFT_IP, RIGHT_IP);
-	if (wg_seal(t->left->worker, peer, &pkt, 1, t->time.now_ns, &to) != WG_STAGED)
-		return -EPROTO;
-	rcu_quiescent();
-	wg_poll(t->left->wg, t->time.now_ns, t->time.wall_ns);
-	ret = deliver(t, t->left, t->right);
+	begin(t, "keys of 20,000 peers", PEERS_SHOW);
+	ret = town_settle(t->town, PEERS_SHOW, tell, t);
 	if (!ret)
-		ret = deliver(t, t->right, t->left);
-	/* The answer is in: what was staged goes out now or at the next poll. */
-	wg_poll(t->left->wg, t->time.now_ns, t->time.wall_ns);
+		ret = town_configure(t->town, &took_ns);
 	if (!ret)
-		ret = deliver(t, t->left, t->right);
+		ret = folk_handshake(t->town->folk, 0, ACTIVE_SHOW, NULL, NULL);
+	if (!ret)
+		ret = show_often(t, "show_20k_seconds");
+	town_leave(t->town);
 	return ret;
 }
 
-static int set_up(struct tunnels *t)
+/* ---- Memory. */
+
+static int handshake_all(struct tunnels *t, const char *doing)
 {
-	struct device_identity left, right;
+	uint64_t began_ns = clock_now_ns();
 	int ret;
 
-	fake_time_init(&t->time);
-	device_endpoint(&t->left_at, 1);
-	device_identity_make(&left);
-	device_identity_make(&right);
-	ret = device_create(&t->left, &left, &t->time);
+	begin(t, doing, t->n);
+	ret = folk_handshake(t->town->folk, 0, t->n, tell, t);
 	if (!ret)
-		ret = device_create(&t->right, &right, &t->time);
+		sample(t, "handshakes_through_udp",
+			(double)t->n * (double)NSEC_PER_SEC / (double)(clock_now_ns() - began_ns));
+	return ret;
+}
+
+static int per_peer(struct tunnels *t, const char *id, uint64_t before)
+{
+	uint64_t now;
+	int ret;
+
+	/* What was just replaced goes after a grace period. */
+	if (t->scene->is_quick)
+		return 0;
+	sleep_ms(1500);
+	ret = vitals_resident(t->town->pid, &now);
 	if (!ret)
-		ret = device_add_peer(t->left, right.public_key, RIGHT_IP, 2, &t->time);
-	if (!ret)
-		ret = device_add_peer(t->right, left.public_key, LEFT_IP, 1, &t->time);
-	if (!ret)
-		ret = handshake(t);
-	crypto_wipe(&left, sizeof(left));
-	crypto_wipe(&right, sizeof(right));
-	if (ret < 0)
+		sample(t, id, ((double)now - (double)before) / (double)t->n);
+	return ret;
+}
+
+static int memory(struct tunnels *t)
+{
+	uint64_t before, took_ns;
+	int ret = vitals_resident(t->town->pid, &before);
+
+	if (ret)
 		return ret;
-	t->stride = wg_sealed_len(t->left->worker, PACKET_LEN);
-	t->room = malloc(PACKETS * t->stride + WG_TAIL);
-	if (!t->room)
-		return -ENOMEM;
-	fill(t);
+	begin(t, "wg setconf", 1);
+	ret = town_configure(t->town, &took_ns);
+	if (ret)
+		return ret;
+	if (!t->scene->is_quick)
+		sample(t, "setconf_100k_seconds", (double)took_ns / (double)NSEC_PER_SEC);
+	ret = per_peer(t, "bytes_per_idle_peer", before);
+	if (!ret)
+		ret = handshake_all(t, "a session for each peer");
+	/* The second makes the first the previous one. */
+	t->sessions_end_ns = clock_now_ns() + SESSION_S * NSEC_PER_SEC;
+	if (!ret)
+		ret = handshake_all(t, "a second session for each peer");
+	return ret ? ret : per_peer(t, "bytes_per_session_peer", before);
+}
+
+/* ---- Rate. */
+
+struct reading {
+	uint64_t cpu_ns, packets;
+};
+
+static int look(struct tunnels *t, struct reading *r)
+{
+	int ret = vitals_cpu(t->town->pid, &r->cpu_ns);
+
+	return ret ? ret : vitals_packets(t->town->pid, town_ifname, &r->packets);
+}
+
+/* The reading at the moment when the gateway had nothing left to do. */
+static int look_when_done(struct tunnels *t, struct reading *r)
+{
+	enum { QUIET = 4 }; /* readings a millisecond apart without a packet */
+	struct reading now;
+	int ret = look(t, r), n_quiet = 0;
+
+	for (int i = 0; !ret && i < SETTLE_MS && n_quiet < QUIET; i++) {
+		sleep_ms(1);
+		ret = look(t, &now);
+		if (ret)
+			break;
+		n_quiet = now.packets == r->packets ? n_quiet + 1 : 0;
+		if (!n_quiet)
+			*r = now;
+	}
+	return ret;
+}
+
+static int fire(
+	struct tunnels *t, size_t n_active, size_t n, struct reading *got, uint64_t *took_ns)
+{
+	struct reading before, after;
+	int ret = folk_load(t->town->folk, n_active, n);
+
+	if (!ret)
+		ret = look_when_done(t, &before);
+	if (!ret)
+		ret = folk_fire(t->town->folk, SENDERS, took_ns);
+	if (!ret)
+		ret = look_when_done(t, &after);
+	if (ret)
+		return ret;
+	*got = (struct reading){ after.cpu_ns - before.cpu_ns, after.packets - before.packets };
+	return got->packets ? 0 : -ENODATA;
+}
+
+/* One turn; *cost: CPU nanoseconds per packet. */
+static int turn(struct tunnels *t, bool is_many, double *cost)
+{
+	size_t n = t->scene->is_quick ? TURN_PACKETS_QUICK : TURN_PACKETS;
+	struct reading got;
+	uint64_t took_ns;
+	int ret = fire(t, is_many ? t->n : 1, n, &got, &took_ns);
+
+	if (ret)
+		return ret;
+	*cost = (double)got.cpu_ns / (double)got.packets;
+	sample(t, is_many ? "rate_100k_ns_per_packet" : "rate_1_ns_per_packet", *cost);
+	sample(t, is_many ? "rate_100k_per_second" : "rate_1_per_second",
+		(double)got.packets * (double)NSEC_PER_SEC / (double)took_ns);
 	return 0;
 }
 
-static int measure(struct scene *s, struct tunnels *t)
+static int rate(struct tunnels *t)
 {
-	struct rounds rounds = {
-		.warm_ns = 20 * NSEC_PER_MSEC,
-		.turn_ns = (s->is_quick ? 100 : 150) * NSEC_PER_MSEC,
-		.n = s->is_quick ? 3 : 9,
-		.progress = s->progress,
-	};
-	struct contestant c[] = { { "sealing trains", seal_turn, seal_took, t },
-		{ "opening trains", open_turn, open_took, t } };
+	unsigned n = t->scene->is_quick ? ROUNDS_QUICK : ROUNDS;
+	double one = 0, many = 0;
+	int ret = 0;
 
-	return rounds_run(&rounds, c, ARRAY_LEN(c));
+	begin(t, "packet rate of one tunnel and of all", n);
+	for (unsigned i = 0; i < n && !ret && clock_now_ns() < t->sessions_end_ns; i++) {
+		/* Each round begins with the other one. */
+		ret = turn(t, i % 2, i % 2 ? &many : &one);
+		if (!ret)
+			ret = turn(t, !(i % 2), i % 2 ? &one : &many);
+		if (!ret)
+			sample(t, "rate_100k_over_1", one / many);
+		tell(t, i + 1);
+	}
+	return ret;
+}
+
+/* ---- Fairness. */
+
+static int peer_bytes(struct tunnels *t, uint64_t *out)
+{
+	int fd = lab_connect(t->town->lab, town_ifname);
+	ssize_t n;
+
+	if (fd < 0)
+		return fd;
+	n = vitals_peer_bytes(fd, out, t->n);
+	close(fd);
+	if (n < 0)
+		return (int)n;
+	return (size_t)n == t->n ? 0 : -EBADMSG;
+}
+
+/* Jain's index: (sum x)^2 / (n * sum x^2). */
+static double jain(const uint64_t *before, const uint64_t *after, size_t n)
+{
+	double sum = 0, squares = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		double x = (double)(after[i] - before[i]);
+
+		sum += x;
+		squares += x * x;
+	}
+	return squares > 0 ? sum * sum / ((double)n * squares) : 0;
+}
+
+static int fairness(struct tunnels *t)
+{
+	uint64_t *bytes = calloc(2 * t->n, sizeof(*bytes)), took_ns;
+	struct reading got;
+	int ret = bytes ? 0 : -ENOMEM;
+
+	begin(t, "fairness at overload", 1);
+	if (!ret)
+		ret = peer_bytes(t, bytes);
+	if (!ret && clock_now_ns() >= t->sessions_end_ns)
+		goto free_bytes; /* the figure shows that it was not taken */
+	if (!ret)
+		ret = fire(t, t->n, FAIR_PACKETS * t->n, &got, &took_ns);
+	if (!ret)
+		ret = peer_bytes(t, bytes + t->n);
+	if (!ret)
+		sample(t, "fairness_jain", jain(bytes, bytes + t->n, t->n));
+free_bytes:
+	free(bytes);
+	return ret;
+}
+
+static const char *const need_sessions[] = { "rate_100k_over_1", "rate_1_ns_per_packet",
+	"rate_100k_ns_per_packet", "rate_1_per_second", "rate_100k_per_second", "fairness_jain" };
+
+/* On a machine that takes minutes for all handshakes. */
+static void skip_what_came_too_late(struct tunnels *t)
+{
+	struct report *r = t->scene->report;
+
+	for (size_t i = 0; i < ARRAY_LEN(need_sessions); i++) {
+		bool is_there = false;
+
+		for (size_t k = 0; k < r->n_figures; k++)
+			is_there |= !strcmp(r->figures[k].id, need_sessions[i]);
+		if (!is_there)
+			report_skip(r, need_sessions[i],
+				"sessions end after 180 s: this machine is too busy for so many");
+	}
+}
+
+/* ---- All of it. */
+
+static int scale(struct tunnels *t)
+{
+	int ret = town_create(&t->town, t->scene->penstock);
+
+	if (ret)
+		return ret;
+	t->n = t->scene->is_quick ? PEERS_QUICK : PEERS;
+	if (!t->scene->is_quick)
+		ret = show_20k(t);
+	begin(t, "keys of all peers", t->n);
+	if (!ret)
+		ret = town_settle(t->town, t->n, tell, t);
+	if (!ret)
+		ret = memory(t);
+	if (!ret)
+		ret = rate(t);
+	if (!ret)
+		ret = fairness(t);
+	if (!ret)
+		skip_what_came_too_late(t);
+	if (!ret && !t->scene->is_quick)
+		ret = show_often(t, "show_100k_seconds");
+	town_destroy(t->town);
+	return ret;
 }
 
 int tunnels_run(struct scene *s)
 {
-	struct tunnels *t;
+	struct tunnels t = { .scene = s };
+	const char *why = lab_missing(s->penstock);
 	int ret;
 
 	ret = ciphers_run(s);
-	if (ret < 0)
-		return ret;
-	ret = crypto_init(NULL);
-	if (ret < 0)
-		return ret;
-	t = calloc(1, sizeof(*t));
-	if (!t)
-		return -ENOMEM;
-	t->report = s->report;
-	rcu_thread_init();
-	ret = set_up(t);
 	if (!ret)
-		ret = measure(s, t);
-	device_destroy(t->left);
-	device_destroy(t->right);
-	rcu_thread_fini();
-	free(t->room);
-	free(t);
-	return ret;
+		ret = crypto_init(NULL);
+	if (!ret)
+		ret = trains_run(s);
+	if (ret < 0)
+		return ret;
+	for (size_t i = 0; i < ARRAY_LEN(claims); i++) {
+		if (why)
+			report_skip(s->report, claims[i].id, "%s", why);
+		else if (s->is_quick && claims[i].needs_all)
+			report_skip(s->report, claims[i].id,
+				"not with --quick: few peers say nothing about many");
+	}
+	return why ? 0 : scale(&t);
 }
