@@ -12,12 +12,12 @@ enum { N_KINDS = 4, AMMO = 4096, CONNECT_S = 20 };
 static const struct forgery_kind {
 	size_t len;
 	uint32_t n_sources;
-	const char *id;
+	const char *name; /* of its figures */
 } kinds[N_KINDS] = {
-	{ 1400, 1, "forged_1400_kept" },
-	{ 1400, SIEGE_SOURCES, "forged_1400_many_sources_kept" },
-	{ 64, 1, "forged_64_kept" },
-	{ 64, SIEGE_SOURCES, "forged_64_many_sources_kept" },
+	{ 1400, 1, "forged_1400" },
+	{ 1400, SIEGE_SOURCES, "forged_1400_many_sources" },
+	{ 64, 1, "forged_64" },
+	{ 64, SIEGE_SOURCES, "forged_64_many_sources" },
 };
 
 struct forgery {
@@ -80,10 +80,18 @@ static int measure(struct forgery *f)
 	return 0;
 }
 
+static void sample(struct forgery *f, unsigned kind, const char *what, const char *unit, double v)
+{
+	char id[REPORT_ID_MAX];
+
+	snprintf(id, sizeof(id), "%s_%s", kinds[kind].name, what);
+	figure_sample(report_figure(f->scene->report, id, unit, ""), v);
+}
+
 static void report(struct forgery *f)
 {
 	double kept, worst = 0;
-	unsigned i;
+	unsigned i, round;
 
 	for (i = 0; i < N_KINDS; i++) {
 		kept = duel_kept(&f->duels[i]);
@@ -92,9 +100,11 @@ static void report(struct forgery *f)
 	}
 	figure_sample(report_figure(f->scene->report, "forged_throughput_kept", "", "must >= 0.95"),
 		worst);
-	for (i = 0; i < N_KINDS; i++)
-		figure_sample(report_figure(f->scene->report, kinds[i].id, "", ""),
-			duel_kept(&f->duels[i]));
+	for (i = 0; i < N_KINDS; i++) {
+		sample(f, i, "kept", "", duel_kept(&f->duels[i]));
+		for (round = 0; round < f->duels[i].n; round++)
+			sample(f, i, "rate", "1/s", f->duels[i].at_gateway[round].rate);
+	}
 }
 
 int forgery_run(struct scene *s)
