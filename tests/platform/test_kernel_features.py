@@ -3,7 +3,9 @@
 A failure here says that a figure or a fallback will differ on this machine; the
 gateway itself tries the same at start and goes on without what is missing.
 """
+import ctypes
 import fcntl
+import mmap
 import os
 import socket
 import struct
@@ -17,6 +19,7 @@ IFF_TUN, IFF_NO_PI, IFF_VNET_HDR, IFF_MULTI_QUEUE = 0x1, 0x1000, 0x4000, 0x100
 TUN_F_CSUM, TUN_F_TSO4, TUN_F_TSO6, TUN_F_USO4, TUN_F_USO6 = 0x01, 0x02, 0x04, 0x20, 0x40
 UDP_SEGMENT, UDP_GRO = 103, 104
 SO_ATTACH_REUSEPORT_CBPF, SO_MEMINFO = 51, 55
+SO_ATTACH_BPF, SO_DETACH_BPF = 50, 27
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make a TUN")
 
@@ -94,7 +97,6 @@ def test_classic_bpf_sorts_datagrams_by_their_first_byte():
     # ldb [0]; jeq 4 -> ret 0; else ret 1
     program = [(0x30, 0, 0, 0), (0x15, 0, 1, 4), (0x06, 0, 0, 0), (0x06, 0, 0, 1)]
     code = b"".join(struct.pack("HBBI", *i) for i in program)
-    import ctypes
     buffer = ctypes.create_string_buffer(code)
     group = []
     for _ in range(2):
@@ -111,6 +113,54 @@ def test_classic_bpf_sorts_datagrams_by_their_first_byte():
             assert group[kind != 4].recv(100)[0] == kind
     for s in group:
         s.close()
+
+
+BPF_MAP_CREATE, BPF_PROG_LOAD = 0, 5
+
+
+def bpf(command, attributes):
+    number = {"x86_64": 321, "aarch64": 280}[os.uname().machine]
+    libc = ctypes.CDLL(None, use_errno=True)
+    buffer = ctypes.create_string_buffer(attributes, len(attributes))
+    fd = libc.syscall(number, command, buffer, len(attributes))
+    if fd < 0:
+        raise OSError(ctypes.get_errno(), "bpf: " + os.strerror(ctypes.get_errno()))
+    return fd
+
+
+@needs_root
+def test_socket_filter_is_attached_without_a_privilege():
+    """One that asks for the coarse clock (Linux 5.11, without the GPL) and lets nothing pass."""
+    socket_filter, ktime_get_coarse_ns = 1, 160
+    code = b"".join(struct.pack("<BBhi", *i) for i in (
+        (0x85, 0, 0, ktime_get_coarse_ns), (0xb7, 0, 0, 0), (0x95, 0, 0, 0)))
+    instructions, license_text = ctypes.create_string_buffer(code, len(code)), ctypes.create_string_buffer(b"MIT")
+    program = bpf(BPF_PROG_LOAD, struct.pack("IIQQ24x", socket_filter, len(code) // 8, ctypes.addressof(instructions),
+                                             ctypes.addressof(license_text)))
+    a, b = udp_pair(socket.AF_INET, "127.0.0.1")
+    with a, b:
+        os.seteuid(65534)
+        try:
+            b.setsockopt(socket.SOL_SOCKET, SO_ATTACH_BPF, program)
+        finally:
+            os.seteuid(0)
+            os.close(program)
+        a.send(b"kept out")
+        b.setsockopt(socket.SOL_SOCKET, SO_DETACH_BPF, 0)
+        a.send(b"let in")
+        assert b.recv(100) == b"let in"
+
+
+@needs_root
+def test_map_of_a_program_can_be_plain_memory():
+    array, mmapable, size = 2, 1 << 10, 1 << 20
+    fd = bpf(BPF_MAP_CREATE, struct.pack("IIIII28x", array, 4, size, 1, mmapable))
+    try:
+        with mmap.mmap(fd, size) as memory:
+            memory[size - 1] = 1
+            assert memory[0] == 0
+    finally:
+        os.close(fd)
 
 
 def test_socket_tells_how_full_it_is():
