@@ -161,6 +161,9 @@ def test_mtu_and_state(lab):
     for _ in range(3):
         net.run(p.a, "ip", "link", "set", p.ga.name, "down")
         net.run(p.a, "ip", "link", "set", p.ga.name, "up")
+    for family, route in (("-4", "10.241.0.0/24"), ("-6", "fd41::/64")):
+        net.wait_until(lambda: route in net.run(p.a, "ip", family, "route").stdout, 5,
+                       message=f"the route {route} has not come back with the interface")
     p.works(15)
     p.healthy()
 
