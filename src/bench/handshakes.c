@@ -122,7 +122,8 @@ static int answer_batch(struct handshakes *h, size_t n, struct slice *s)
 		hist_add(&h->answer_ns, after - before);
 		before = after;
 	}
-	wg_poll(h->server->wg, h->time.now_ns, h->time.wall_ns);
+	while (wg_poll(h->server->wg, h->time.now_ns, h->time.wall_ns) <= h->time.now_ns)
+		;
 	rcu_quiescent();
 	slice_end(s);
 	return why == WG_OK ? 0 : -EPROTO;

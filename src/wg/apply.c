@@ -147,6 +147,20 @@ static int prepare(struct applying *a)
 
 /* ---- The change itself. Both locks. */
 
+/* Send a keepalive or what is staged. It may take a handshake: the first few are made at
+ * once, so that wg(8) shows them; of a hundred thousand wg_poll makes the rest. */
+static void start(struct wg_peer *p)
+{
+	bool has_keepalive = atomic_load(&p->persistent_ns) != 0;
+
+	if (p->wg->work >= TIMERS_WORK)
+		peer_want(p, has_keepalive ? WANT_KEEPALIVE : WANT_SESSION);
+	else if (has_keepalive)
+		session_send_keepalive(p);
+	else
+		session_send_staged(p);
+}
+
 static void set_private_key(struct wg *wg, const uint8_t key[WG_KEY_LEN])
 {
 	uint8_t clamped[WG_KEY_LEN];
@@ -173,12 +187,8 @@ static void set_private_key(struct wg *wg, const uint8_t key[WG_KEY_LEN])
 		atomic_store(&p->initiation_ns, 0);
 	}
 	admit_set_key(&wg->admit, wg->identity.has_key ? wg->identity.public_key : NULL);
-	for (struct wg_peer *p = wg->first; p && atomic_load(&wg->is_up); p = p->next) {
-		if (atomic_load(&p->persistent_ns))
-			session_send_keepalive(p);
-		else
-			session_send_staged(p);
-	}
+	for (struct wg_peer *p = wg->first; p && atomic_load(&wg->is_up); p = p->next)
+		start(p);
 }
 
 static void change_allowed(
@@ -224,7 +234,7 @@ static void change_peer(
 		if (!interval)
 			timer_clear(p, TIMER_PERSISTENT);
 		else if (!had_keepalive && is_up)
-			session_send_keepalive(p);
+			start(p);
 		else if (is_up)
 			timers_authenticated_traversal(p, a->wg->now_ns);
 	}
@@ -283,6 +293,7 @@ static void apply(struct applying *a, uint64_t now_ns, uint64_t wall_ns)
 	struct hold h;
 
 	hold_begin(&h, wg, now_ns, wall_ns);
+	wg->work = 0;
 	if (a->c->has_private_key)
 		set_private_key(wg, a->c->private_key);
 	if (a->c->replaces_peers)

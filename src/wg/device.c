@@ -311,15 +311,13 @@ void wg_reroute(struct wg *wg, const struct wg_source *s, unsigned detour, uint6
 uint64_t wg_poll(struct wg *wg, uint64_t now_ns, uint64_t wall_ns)
 {
 	uint64_t next;
+	bool is_done;
 
 	wg_lock(wg);
 	wg->now_ns = now_ns;
 	wg->wall_ns = wall_ns;
-	if (atomic_load(&wg->is_up))
-		timers_run(wg);
-	else
-		timers_serve_kicked(wg);
-	next = wheel_next(&wg->wheel);
+	is_done = timers_run(wg);
+	next = is_done ? wheel_next(&wg->wheel) : now_ns;
 	pthread_mutex_unlock(&wg->lock);
 	/* Not under the lock: it waits for the workers. */
 	rcu_reclaim();

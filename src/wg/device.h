@@ -198,7 +198,7 @@ struct wg {
 	struct mtus_cell mtus; /* written under lock */
 	_Atomic bool is_up;
 	_Atomic bool has_key;
-	_Atomic(struct wg_peer *) kicked; /* stack; taken whole by the slow side */
+	_Atomic(struct wg_peer *) kicked; /* stack; taken whole by the slow side: backlog */
 	struct allowed_table allowed; /* RCU */
 	struct index_table index; /* RCU */
 	struct pool stage;
@@ -216,6 +216,8 @@ struct wg {
 	struct wheel wheel;
 	struct wg_peer *first, *last;
 	struct wg_walk *walks; /* those under way */
+	struct wg_peer *backlog; /* kicked peers that were taken and not served yet */
+	unsigned work; /* of timers_run or wg_apply, so far */
 	struct wg_peer **buckets; /* by public key */
 	size_t n_buckets; /* a power of two */
 	size_t n_peers;
@@ -249,6 +251,11 @@ uint64_t wg_random_below(struct wg *wg, uint64_t n);
 /* ---- device.c: the lock. */
 /* Take it in turn: nobody overtakes whoever waits in here. */
 void wg_lock(struct wg *wg);
+
+enum {
+	TIMERS_WORK = 256, /* of one wg_poll, more or less, in pieces like those of HOLD_MAX */
+	INITIATION_WORK = 32, /* an initiation is as much work as so many of them, and more */
+};
 
 enum { HOLD_MAX = 128 }; /* pieces of work, of a microsecond or so */
 
@@ -348,9 +355,10 @@ void timers_handshake_initiated(struct wg_peer *p, uint64_t sent_ns);
 void timers_handshake_complete(struct wg_peer *p);
 void timers_session_derived(struct wg_peer *p);
 void timers_stop(struct wg_peer *p);
-/* Serve all kicked peers. Lock. */
-void timers_serve_kicked(struct wg *wg);
-/* Run what is due and arm the wheel. Lock. */
-void timers_run(struct wg *wg);
+/* Take dead peers off the list of those that were kicked. Lock. */
+void timers_forget_dead(struct wg *wg);
+/* Serve kicked peers, run what is due and arm the wheel, as far as TIMERS_WORK goes. False:
+ * kicked peers are left; what is due and left is the first in the wheel. Lock. */
+MUST_CHECK bool timers_run(struct wg *wg);
 
 #endif

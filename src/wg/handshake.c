@@ -81,6 +81,7 @@ void handshake_initiate(struct wg_peer *p, bool is_retry)
 		!noise_peer_is_usable(&p->noise, &wg->identity))
 		return;
 	p->has_taken_cookie = false;
+	wg->work += INITIATION_WORK;
 	begin(p);
 }
 

@@ -127,14 +127,14 @@ static void unlink_peer(struct wg_peer *p)
 }
 
 /* Nobody can have found the peer since the grace period began, but a worker may
- * have kicked or staged before: take it off the stack, empty its queue. */
+ * have kicked or staged before: take it off the list, empty its queue. */
 static void peer_free(struct rcu_node *n)
 {
 	struct wg_peer *p = CONTAINER_OF(n, struct wg_peer, rcu);
 
 	pthread_mutex_lock(&p->wg->lock);
 	if (atomic_load(&p->is_kicked))
-		timers_serve_kicked(p->wg);
+		timers_forget_dead(p->wg);
 	peer_count_drop(p, p->wg->drops, WG_DROP_STAGED_PURGED, stage_purge(p));
 	pthread_mutex_unlock(&p->wg->lock);
 	noise_peer_wipe(&p->noise);

@@ -22,7 +22,7 @@ static void kick(struct wg_peer *p)
 	if (atomic_exchange_explicit(&p->is_kicked, true, memory_order_acq_rel))
 		return;
 	p->kick_next = atomic_load_explicit(&wg->kicked, memory_order_relaxed);
-	/* release: kick_next; pairs with the acquire in timers_serve_kicked */
+	/* release: kick_next; pairs with the acquire in first_kicked */
 	while (!atomic_compare_exchange_weak_explicit(
 		&wg->kicked, &p->kick_next, p, memory_order_release, memory_order_relaxed))
 		;
@@ -207,33 +207,75 @@ static void grant(struct wg_peer *p, unsigned wants)
 		handshake_initiate(p, false);
 }
 
-void timers_serve_kicked(struct wg *wg)
+/* Those that were kicked and not served yet. Only kick() pushes, so that all behind
+ * backlog stay linked until they are taken from it. */
+static struct wg_peer *first_kicked(struct wg *wg)
 {
-	/* acquire: pairs with the release in kick */
-	struct wg_peer *p = atomic_exchange_explicit(&wg->kicked, NULL, memory_order_acquire);
+	if (!wg->backlog)
+		/* acquire: pairs with the release in kick */
+		wg->backlog = atomic_exchange_explicit(&wg->kicked, NULL, memory_order_acquire);
+	return wg->backlog;
+}
 
-	while (p) {
-		struct wg_peer *next = p->kick_next;
+/* False: there are more, but the work has reached its limit. */
+static bool serve_kicked(struct wg *wg, unsigned limit)
+{
+	struct wg_peer *p;
 
+	while ((p = first_kicked(wg))) {
+		if (wg->work >= limit)
+			return false;
+		wg->backlog = p->kick_next;
 		/* First the flag, then what it announces: a kick in between comes again. */
 		atomic_store(&p->is_kicked, false);
+		wg->work++;
 		if (!atomic_load(&p->is_dead) && atomic_load(&wg->is_up)) {
 			grant(p, atomic_exchange(&p->wants, 0));
 			serve(p);
 		} else {
 			atomic_store(&p->wants, 0);
 		}
-		p = next;
+	}
+	return true;
+}
+
+void timers_forget_dead(struct wg *wg)
+{
+	/* acquire: pairs with the release in kick */
+	struct wg_peer *more = atomic_exchange_explicit(&wg->kicked, NULL, memory_order_acquire);
+	struct wg_peer **end = &wg->backlog;
+
+	while (*end || more) {
+		struct wg_peer *p;
+
+		if (!*end) {
+			*end = more;
+			more = NULL;
+		}
+		p = *end;
+		if (!atomic_load(&p->is_dead)) {
+			end = &p->kick_next;
+			continue;
+		}
+		*end = p->kick_next;
+		atomic_store(&p->is_kicked, false);
+		atomic_store(&p->wants, 0);
 	}
 }
 
-void timers_run(struct wg *wg)
+bool timers_run(struct wg *wg)
 {
 	struct wheel_node *n;
 
-	timers_serve_kicked(wg);
-	while ((n = wheel_pop(&wg->wheel, wg->now_ns)) != NULL)
+	wg->work = 0;
+	if (!atomic_load(&wg->is_up))
+		return serve_kicked(wg, TIMERS_WORK);
+	/* Neither side can keep the other waiting. */
+	serve_kicked(wg, TIMERS_WORK / 2);
+	while (wg->work < TIMERS_WORK && (n = wheel_pop(&wg->wheel, wg->now_ns)) != NULL) {
+		wg->work++;
 		serve(CONTAINER_OF(n, struct wg_peer, wheel));
-	/* What the above set itself. */
-	timers_serve_kicked(wg);
+	}
+	/* What the above set itself, and what was left. */
+	return serve_kicked(wg, TIMERS_WORK + TIMERS_WORK / 2);
 }

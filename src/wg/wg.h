@@ -146,9 +146,10 @@ void wg_set_mtus(struct wg *wg, const struct wg_mtus *mtus);
 /* The same for one MTU. */
 void wg_set_mtu(struct wg *wg, unsigned mtu);
 
-/* Run what is due; returns when to call again at the latest (UINT64_MAX: only
- * when woken). Call at least once a second while the device is up. wall_ns goes
- * into TAI64N stamps. */
+/* Run what is due, a bounded part of it if it is much; returns when to call again at
+ * the latest (UINT64_MAX: only when woken; now_ns or before: there is more to do, after
+ * the messages that have come meanwhile). Call at least once a second while the device is up.
+ * wall_ns goes into TAI64N stamps. */
 uint64_t wg_poll(struct wg *wg, uint64_t now_ns, uint64_t wall_ns);
 
 /* A handshake message (types 1..3) arrived: may it be taken? Cheap: no X25519.

@@ -214,6 +214,92 @@ static void test_no_deadline_is_lost(void **state)
 		fail_msg("%s", (const char *)error);
 }
 
+/* ---- Much at once. */
+
+enum { MANY = 200 };
+
+/* Peers with an endpoint and, if asked for, a keepalive, in one change. */
+static void add_many(uint16_t keepalive_s, bool is_removal)
+{
+	struct wg_peer_change *pc = calloc(MANY, sizeof(*pc));
+	struct wg_change c = { .peers = pc, .n_peers = MANY };
+
+	for (uint32_t i = 0; i < MANY; i++) {
+		put_be32(pc[i].public_key, i + 1);
+		pc[i].public_key[31] = 9;
+		pc[i].has_endpoint = pc[i].has_keepalive = true;
+		pc[i].endpoint.remote[0] = 5;
+		pc[i].keepalive_s = keepalive_s;
+		pc[i].is_removal = is_removal;
+	}
+	lone_apply(&l, &c);
+	free(pc);
+}
+
+/* Polls at one moment until all is done; no poll may do too much. */
+static unsigned poll_all(void)
+{
+	enum { AT_ONCE = (TIMERS_WORK + TIMERS_WORK / 2) / INITIATION_WORK + 2 };
+	unsigned n = 0, before;
+	uint64_t next;
+
+	do {
+		before = l.n_sent;
+		next = lone_poll(&l);
+		assert_true(l.n_sent - before <= AT_ONCE);
+		assert_true(++n < 10 * MANY);
+	} while (next <= l.now_ns);
+	return n;
+}
+
+/* A change that makes a handshake with each of many, the retransmissions of all of
+ * them, an interface that goes up: always in portions, and nobody is forgotten. */
+static void test_portions(void **state)
+{
+	add_many(10, false);
+	assert_in_range(l.n_handshakes, 1, MANY / 2);
+	assert_true(poll_all() > 10);
+	assert_int_equal(l.n_handshakes, MANY);
+	l.now_ns += 6 * NSEC_PER_SEC;
+	assert_true(poll_all() > 10);
+	assert_int_equal(l.n_handshakes, 2 * MANY);
+	wg_set_up(l.wg, false, l.now_ns);
+	poll_all();
+	l.now_ns += NSEC_PER_SEC;
+	wg_set_up(l.wg, true, l.now_ns);
+	assert_true(poll_all() > 10);
+	assert_int_equal(l.n_handshakes, 3 * MANY);
+}
+
+/* Neither the kicked nor those whose time has come keep the others waiting. */
+static void test_both_have_their_part(void **state)
+{
+	timer_set(peer, TIMER_PERSISTENT, l.now_ns + NSEC_PER_SEC);
+	poll_all();
+	l.now_ns += 2 * NSEC_PER_SEC;
+	add_many(10, false);
+	assert_true(lone_poll(&l) <= l.now_ns);
+	assert_false(is_due_set(TIMER_PERSISTENT));
+}
+
+/* Kicked, taken and not served yet: then removed and freed. */
+static void test_removed_from_the_backlog(void **state)
+{
+	add_many(10, false);
+	assert_true(lone_poll(&l) <= l.now_ns);
+	assert_non_null(l.wg->backlog);
+	peer_want(peer, WANT_KEEPALIVE);
+	add_many(10, true);
+	rcu_reclaim();
+	/* Only the one that lives is left. */
+	assert_ptr_equal(l.wg->backlog, peer);
+	assert_null(peer->kick_next);
+	poll_all();
+	assert_null(l.wg->backlog);
+	assert_int_equal(atomic_load(&peer->wants), 0);
+	assert_false(atomic_load(&peer->is_kicked));
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -226,6 +312,9 @@ int main(void)
 		TEST(test_retransmit),
 		TEST(test_jump),
 		TEST(test_no_deadline_is_lost),
+		TEST(test_portions),
+		TEST(test_both_have_their_part),
+		TEST(test_removed_from_the_backlog),
 	};
 #undef TEST
 
