@@ -81,12 +81,12 @@ static void add_answered(struct wg_peer *p, struct keypair *kp)
 int session_begin(struct wg_peer *p, struct noise_handshake *hs)
 {
 	struct wg *wg = p->wg;
-	struct keypair *kp = aligned_alloc(64, sizeof(*kp));
+	struct keypair *kp = calloc(1, sizeof(*kp));
 
-	static_assert(sizeof(*kp) % 64 == 0, "aligned_alloc wants a multiple");
+	static_assert(offsetof(struct keypair, replay) >= offsetof(struct keypair, tx_counter) + 64,
+		"senders and receivers do not share a cache line");
 	if (!kp)
 		return -ENOMEM;
-	memset(kp, 0, sizeof(*kp));
 	kp->peer = p;
 	kp->local_index = hs->local_index;
 	kp->remote_index = hs->remote_index;
@@ -556,6 +556,7 @@ static void prefetch(const void *p, size_t len)
 {
 	for (size_t at = 0; at < len; at += 64)
 		__builtin_prefetch((const uint8_t *)p + at);
+	__builtin_prefetch((const uint8_t *)p + len - 1);
 }
 
 /* Each round fetches what the next one follows. */
@@ -570,8 +571,8 @@ void wg_look_ahead(struct wg_worker *w, struct wg_packet *pkts, size_t n)
 		pkts[i].session = keypair_of(slot[i], get_le32(pkts[i].data + 4));
 		if (!pkts[i].session)
 			continue;
-		prefetch(pkts[i].session, offsetof(struct keypair, is_sending) + 1);
-		prefetch(&pkts[i].session->replay, 1);
+		prefetch(&pkts[i].session->peer,
+			offsetof(struct keypair, replay.map[1]) - offsetof(struct keypair, peer));
 	}
 	for (size_t i = 0; i < n; i++) {
 		if (!pkts[i].session)

@@ -591,6 +591,8 @@ static void *read_two(void *arg)
 			struct allowed_owner *o = allowed_lookup(&f->t, AF_INET, ip[i % 2]);
 
 			f->n_missed += o != &f->own[0] && o != &f->own[1];
+			/* These two are the first and the last of whoever has them. */
+			f->n_missed += allowed_owns(&f->t, &f->other, AF_INET, ip[i % 2]);
 		}
 		f->n_reads += 64;
 		rcu_quiescent();
