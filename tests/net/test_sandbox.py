@@ -107,6 +107,7 @@ def test_filter_that_cannot_be_installed(lab, filtered):
     g.stop()
     g.program = net.Program("penstock", ["/usr/bin/python3", "-c", FORBID_SECCOMP, *g.program.argv], g.program.env)
     g.start()
+    g.ask("get=1\n\n")  # answered only after the start
     assert [line for line in g.log().splitlines() if "system calls are not limited" in line and "capabilities are dropped" in line]
     assert g.log().count("system calls are not limited") == 1
     assert not caps(status_of(g.process.pid), "CapEff")
