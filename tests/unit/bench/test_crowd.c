@@ -180,7 +180,6 @@ static void test_each_from_an_address(void **state)
 		assert_true(r.n_sent >= 50);
 		assert_true(r.p50_ns <= r.p99_ns);
 		assert_true(r.p99_ns <= r.all_ns);
-		assert_true(r.p50_ns > 0);
 	}
 	server_stop(&s);
 	for (i = 0; i < 50; i++)
@@ -261,12 +260,12 @@ static void test_nobody_answers(void **state)
 	server_init(&s);
 	s.n_ignored = SIZE_MAX;
 	c = gather(&s, (struct crowd_plan){ .n = 4 });
-	assert_int_equal(crowd_run(c, NSEC_PER_MSEC, 100 * NSEC_PER_MSEC), 0);
+	assert_int_equal(crowd_run(c, 0, 100 * NSEC_PER_MSEC), 0);
 	crowd_result(c, &r);
 	assert_int_equal(r.n_sessions, 0);
 	assert_int_equal(r.n_sent, 4);
 	assert_true(r.all_ns >= 100 * NSEC_PER_MSEC);
-	assert_true(r.p99_ns > 0);
+	assert_true(r.p50_ns >= 100 * NSEC_PER_MSEC);
 
 	rounds_stop(SIGINT);
 	assert_int_equal(crowd_run(c, 0, 100 * NSEC_PER_SEC), -EINTR);
