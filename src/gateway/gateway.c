@@ -516,6 +516,7 @@ static void close_all(struct gateway *g)
 	worker_stop(g->worker);
 	handshaker_stop(g->handshaker);
 	uapi_server_close(g->uapi);
+	sources_close(&g->sources); /* may be on its way through the peers */
 	worker_destroy(g->worker);
 	unreach_destroy(g->unreach);
 	wg_destroy(g->wg);
