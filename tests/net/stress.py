@@ -360,6 +360,8 @@ class Side:
         self.ip("link", "set", name, "up")
         for a in (self.pair.inner4[self.i] + "/24", self.pair.inner6[self.i] + "/64"):
             self.ip("addr", "replace", a, "dev", name, *(["nodad"] if ":" in a else []))
+        # Linux 6.18 sometimes leaves it out when an interface goes down and up and gets its address in quick succession.
+        self.ip("-6", "route", "replace", "local", self.pair.inner6[self.i], "dev", name, "table", "local")
 
     def outside(self):
         """Link, addresses and routes of the outer network."""

@@ -109,7 +109,7 @@ class Chaos:
         out = ""
         for side in self.sides:
             g = side.gateway
-            for ns, cmd in ((side.ns, ("wg", "show", g.name)), (g.inner, ("ip", "addr")), (g.inner, ("ip", "route")),
+            for ns, cmd in ((side.ns, ("wg", "show", g.name)), (g.inner, ("ip", "addr")), (g.inner, ("ip", "route")), (g.inner, ("ip", "-6", "route", "show", "table", "all")),
                             (side.ns, (net.penstock_path(), "gateway", "--status", g.name))):
                 done = net.run(ns, *cmd, check=False, timeout=20)
                 out += f"--- {' '.join(cmd)} in {ns}\n{done.stdout}{done.stderr}"
