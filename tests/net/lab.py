@@ -460,7 +460,7 @@ class Gateway:
 
     def configure(self, *lines):
         """set=1 with these lines; returns errno as a number."""
-        answer = self.ask("set=1\n" + "".join(line + "\n" for line in lines) + "\n")
+        answer = self.ask("set=1\n" + "".join(line + "\n" for line in lines) + "\n", timeout=30)
         match = re.search(r"^errno=(-?\d+)$", answer, re.M)
         if not match:
             raise LabError(f"no errno in the answer {answer!r}")
@@ -499,13 +499,14 @@ class Gateway:
 
 
 def ping(ns, target, count=3, interval=0.2, size=None, wait=10, options=()):
-    """Echo requests; returns how many were answered."""
+    """Echo requests; returns how many were answered. ping goes on asking until `count` are, within `wait` seconds more;
+    answers beyond those do not count."""
     args = ["ping", "-n", "-q", "-c", count, "-i", interval, "-w", int(wait + count * interval), *options]
     if size is not None:
         args += ["-s", size]
     out = run(ns, *args, target, check=False, timeout=wait + count * interval + 30).stdout
     match = re.search(r"(\d+) received", out)
-    return int(match.group(1)) if match else 0
+    return min(int(match.group(1)), count) if match else 0
 
 
 def first_ping(ns, target, wait=10):
@@ -669,7 +670,7 @@ class UdpStream:
         self.sent, self.got = 0, set()
         self.refused = []  # (number, why)
         self.softnet = softnet_drops()
-        self.done = False
+        self.done = self.is_sent = False
         self.threads = [threading.Thread(target=f, daemon=True) for f in (self._receive, self._send)]
         for t in self.threads:
             t.start()
@@ -690,15 +691,17 @@ class UdpStream:
             try:
                 self.got.add(int.from_bytes(self.receiver.recv(65536)[:8], "big"))
             except OSError:
-                if self.done:
+                if self.is_sent:
                     return
 
     def finish(self):
         """Ends the stream; returns (sent, lost)."""
         time.sleep(0.1)
         self.done = True
-        for t in reversed(self.threads):
-            t.join()
+        self.threads[1].join()
+        # Only now: a sender that was not run for a while catches up at the end.
+        self.is_sent = True
+        self.threads[0].join()
         self.sender.close()
         self.receiver.close()
         return self.sent, self.sent - len(self.got)

@@ -260,7 +260,7 @@ def test_source_stays_while_other_routes_change(lab, family):
         # a follows any authentic packet: one from another address would show.
         assert p.ga.endpoint(p.gb.public) == endpoint
     sent, lost = stream.finish()
-    assert lost == 0, (sent, lost)
+    assert lost == 0, stream.story()
     # The address goes for a moment: others answer meanwhile, and it again once it is back.
     net.run(p.b, "ip", "addr", "del", second + bits, "dev", "v1")
     for i in range(3):
