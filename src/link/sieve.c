@@ -23,8 +23,8 @@ const struct sieve_settings sieve_defaults = {
 	.flood_per_s = 4000,
 	.flood_burst = 4000,
 	.hold_ms = 500,
-	.pass_per_s = 20000,
-	.pass_burst = 4000,
+	.pass_per_s = 50000,
+	.pass_burst = 20000,
 	/* An initiation, the same again with a cookie; and two every 6 s, since the
 	 * protocol's timer tries again after 5. */
 	.source_per_min = 20,
