@@ -179,7 +179,7 @@ static void model_remove(struct allowed_table *t, struct model *m, struct allowe
 static void test_model(void **state)
 {
 	struct model m = { calloc(LIVE_MAX, sizeof(struct rule)), 0 };
-	struct allowed_owner owners[OWNERS] = { 0 };
+	struct allowed_owner owners[OWNERS] = { { .n = 0 } };
 	struct allowed_table t;
 	size_t hits = 0;
 
@@ -228,7 +228,7 @@ static void test_model(void **state)
 
 static void test_longest_wins(void **state)
 {
-	struct allowed_owner a = { 0 }, b = { 0 }, c = { 0 }, d = { 0 };
+	struct allowed_owner a = { .n = 0 }, b = { .n = 0 }, c = { .n = 0 }, d = { .n = 0 };
 	struct allowed_table t;
 
 	allowed_init(&t);
@@ -257,7 +257,7 @@ static void test_longest_wins(void **state)
 
 static void test_moves(void **state)
 {
-	struct allowed_owner a = { 0 }, b = { 0 }, *from;
+	struct allowed_owner a = { .n = 0 }, b = { .n = 0 }, *from;
 	struct allowed_table t;
 	struct prefix p = net("10.1.2.77", 24), q; /* host bits do not matter */
 
@@ -296,7 +296,7 @@ static bool owns(struct allowed_table *t, const struct allowed_owner *o, const c
  * once when they move or go. */
 static void test_owns(void **state)
 {
-	struct allowed_owner a = { 0 }, b = { 0 };
+	struct allowed_owner a = { .n = 0 }, b = { .n = 0 };
 	struct allowed_table t;
 
 	allowed_init(&t);
@@ -330,7 +330,7 @@ static void test_owns(void **state)
 
 static void test_bad_prefixes(void **state)
 {
-	struct allowed_owner a = { 0 };
+	struct allowed_owner a = { .n = 0 };
 	struct allowed_table t;
 	struct prefix p = net("10.0.0.0", 33);
 
@@ -352,7 +352,7 @@ static void test_bad_prefixes(void **state)
  * the address is covered at every moment, and only the new list stays. */
 static void replace_chain(const char *addr, const uint8_t *bits, size_t n)
 {
-	struct allowed_owner a = { 0 };
+	struct allowed_owner a = { .n = 0 };
 	struct allowed_table t;
 
 	allowed_init(&t);
@@ -390,7 +390,7 @@ static void test_replace(void **state)
 static void test_order(void **state)
 {
 	static const char *const addr[] = { "10.9.0.0", "10.1.0.0", "10.5.0.0" };
-	struct allowed_owner a = { 0 };
+	struct allowed_owner a = { .n = 0 };
 	struct allowed_leaf *l;
 	struct allowed_table t;
 	struct prefix p;
@@ -443,7 +443,7 @@ static size_t chunk_bytes(const struct allowed_table *t)
 
 static void test_many(void **state)
 {
-	struct allowed_owner a = { 0 }, b = { 0 };
+	struct allowed_owner a = { .n = 0 }, b = { .n = 0 };
 	struct allowed_table t;
 
 	allowed_init(&t);
@@ -487,7 +487,7 @@ static void test_many(void **state)
 /* A reservation holds: no insert in it takes memory. */
 static void test_reserve(void **state)
 {
-	struct allowed_owner a = { 0 };
+	struct allowed_owner a = { .n = 0 };
 	struct allowed_table t;
 	struct allowed_chunk *newest;
 
