@@ -554,7 +554,7 @@ static void take_signal(struct gateway *g)
 	gateway_change_fini(&c);
 }
 
-/* Readable outside a call: the helper died. What needs no privilege still works. */
+/* The helper died. What needs no privilege still works. */
 static void lose_helper(struct gateway *g)
 {
 	log_line(LOG_ERROR,
@@ -609,7 +609,7 @@ static void control_loop(struct gateway *g)
 			take_signal(g);
 		if (fds[1].revents)
 			take_netdev_event(g);
-		if (fds[2].revents)
+		if (fds[2].revents && !g->is_leaving && privhelper_has_died(&g->priv))
 			lose_helper(g);
 		if (fds[3].revents)
 			sources_read(&g->sources);

@@ -239,6 +239,24 @@ static bool collect(pid_t pid, int *status)
 	}
 }
 
+/* syscalls: poll recvmsg close */
+bool privhelper_has_died(struct privhelper *h)
+{
+	struct pollfd ready = { h->fd, POLLIN, 0 };
+	struct priv_reply late;
+	struct priv_fds fds;
+	int ret;
+
+	while (h->fd >= 0 && poll(&ready, 1, 0) > 0) {
+		ret = priv_recv(h->fd, &late, sizeof(late), &fds);
+		if (ret == 0 || (ret < 0 && ret != -EBADMSG))
+			return true;
+		if (ret == 1)
+			priv_fds_close(&fds);
+	}
+	return false;
+}
+
 /* syscalls: close kill(HELPER) waitpid */
 int privhelper_stop(struct privhelper *h)
 {

@@ -57,6 +57,10 @@ MUST_CHECK int privhelper_set_gso_max(struct privhelper *h, const struct tun *t,
 MUST_CHECK int privhelper_unreach(
 	struct privhelper *h, const struct tun *t, const struct icmp_cause *c, bool *is_local);
 
+/* The connection became readable outside a call: has the helper died? Otherwise it was an
+ * answer that came too late for its call, and is thrown away. Does not block. */
+MUST_CHECK bool privhelper_has_died(struct privhelper *h);
+
 /* End the helper and collect it; kill it where it does not end by itself. 0, or
  * -EPIPE when it had not ended well. A fresh struct of zeros is fine, as is twice. */
 int privhelper_stop(struct privhelper *h);

@@ -369,7 +369,7 @@ static int serve_one(const struct priv_request *req, const struct priv_fds *in, 
  * syscalls(start): signal sigprocmask */
 static void set_signals(void)
 {
-	static const int ignored[] = { SIGINT, SIGQUIT, SIGHUP, SIGTSTP, SIGPIPE, SIGUSR1,
+	static const int ignored[] = { SIGINT, SIGTERM, SIGQUIT, SIGHUP, SIGTSTP, SIGPIPE, SIGUSR1,
 		SIGUSR2 };
 	sigset_t none;
 

@@ -217,6 +217,12 @@ def test_helper_hangs(lab):
         p.works()
     finally:
         os.kill(helper, signal.SIGCONT)
+    # Its late answer is no death: it still serves.
+    p.ga.wg("set", p.ga.name, "fwmark", "7")
+    assert p.ga.helper() == helper
+    p.ga.wg("set", p.ga.name, "fwmark", "0")
+    p.works()
+    assert "died" not in p.ga.log(), p.ga.log()
 
 
 # ---- What is not answered
