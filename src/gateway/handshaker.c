@@ -18,7 +18,7 @@
 
 enum {
 	RX_MAX = 32, /* datagrams, or trains of them, per system call */
-	READS_MAX = 16, /* system calls per socket and round */
+	JUDGE_MAX = 1024, /* messages judged per socket and round, about: some 2 ms */
 	QUEUE_MAX = 64, /* messages of the workers' queue per round */
 	TAKE_MAX = 16, /* handshakes per round: some 3 ms */
 	NICE = 5,
@@ -167,28 +167,38 @@ static bool is_backed_up(const struct handshaker *h)
 static void judge(struct handshaker *h, const struct handshake_item *item, bool is_loaded)
 {
 	struct admitted a = { *item, clock_now_ns() };
-	enum wg_drop why = wg_admit_handshake(h->wg, item->msg, item->len, &item->from,
-		is_loaded || is_backed_up(h), a.since_ns, clock_wall_ns());
+	enum wg_drop why;
 
+	/* A cookie reply costs a look-up, rarely more, and anybody can send one: it has no
+	 * place in the queue of those who have shown something. */
+	if (wgmsg_gate(item->msg, item->len) == WGMSG_COOKIE) {
+		note_refusal(wg_take_handshake(
+			h->wg, item->msg, item->len, &item->from, a.since_ns, clock_wall_ns()));
+		return;
+	}
+	why = wg_admit_handshake(h->wg, item->msg, item->len, &item->from,
+		is_loaded || is_backed_up(h), a.since_ns, clock_wall_ns());
 	if (why)
 		note_refusal(why);
 	else if (!queue_push(&h->admitted, &a))
 		wg_drop(h->wg, WG_DROP_QUEUE, 1);
 }
 
-static void judge_datagram(struct handshaker *h, unsigned i, bool is_loaded)
+/* Returns how many messages it held. */
+static unsigned judge_datagram(struct handshaker *h, unsigned i, bool is_loaded)
 {
 	struct mmsghdr *m = &h->rx.hdr[i];
 	struct io_rx rx = { .data = h->rx.buf[i], .len = m->msg_len, .hdr = &m->msg_hdr };
 	struct handshake_item item;
 	struct udp_rx u;
+	unsigned n = 0;
 	uint32_t len;
 
 	if (!udp_rx_parse(&u, &rx)) {
 		wg_drop(h->wg, WG_DROP_TYPE, 1);
-		return;
+		return 1;
 	}
-	for (uint32_t at = 0; at < rx.len; at += len) {
+	for (uint32_t at = 0; at < rx.len; at += len, n++) {
 		len = rx.len - at < u.seg_len ? rx.len - at : u.seg_len;
 		if (len > sizeof(item.msg)) {
 			wg_drop(h->wg, WG_DROP_TYPE, 1);
@@ -199,6 +209,7 @@ static void judge_datagram(struct handshaker *h, unsigned i, bool is_loaded)
 		memcpy(item.msg, rx.data + at, len);
 		judge(h, &item, is_loaded);
 	}
+	return n;
 }
 
 /* Datagrams read; 0: none is left. syscalls: recvmmsg */
@@ -226,12 +237,12 @@ static unsigned read_some(struct handshaker *h, int fd)
 /* syscalls: getsockopt */
 static void read_socket(struct handshaker *h, int fd)
 {
-	for (int k = 0; k < READS_MAX; k++) {
+	for (unsigned n_judged = 0; n_judged < JUDGE_MAX;) {
 		bool is_loaded = is_filled(fd);
 		unsigned n = read_some(h, fd);
 
 		for (unsigned i = 0; i < n; i++)
-			judge_datagram(h, i, is_loaded);
+			n_judged += judge_datagram(h, i, is_loaded);
 		if (n < RX_MAX)
 			return;
 	}
