@@ -34,7 +34,7 @@ enum { HANDSHAKE_TRIES_MAX = 18 };
 
 enum {
 	JOBS_MAX = 64, /* packets per AEAD batch */
-	/* Responses to one initiation that may prove false before they need a cookie. */
+	/* Responses to one initiation that need no cookie. */
 	ANSWERS_MAX = 8,
 	STAGE_SLOT = 2048,
 	STAGE_SLOTS = 16384, /* of all peers together: 32 MiB; touched as used */
@@ -168,7 +168,7 @@ struct wg_peer {
 	struct cookie_jar jar;
 	struct wheel_node wheel;
 	unsigned n_tries;
-	uint8_t n_answers; /* responses that came to our initiation and proved false */
+	uint8_t n_answers; /* responses to our initiation that were admitted unasked */
 	bool has_taken_cookie; /* since the timer last began a handshake */
 	bool owes_keepalive; /* an empty packet waits behind what is staged */
 	uint64_t last_handshake_wall_ns;

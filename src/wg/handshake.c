@@ -180,7 +180,6 @@ static enum wg_drop take_response(
 	if (!p->handshake)
 		return WG_DROP_NO_SESSION;
 	if (!noise_consume_response(p->handshake, &wg->identity, &p->noise, &msg)) {
-		p->n_answers += p->n_answers < ANSWERS_MAX;
 		peer_note_drop(p, WG_DROP_HANDSHAKE, 1);
 		return WG_DROP_HANDSHAKE;
 	}
@@ -220,17 +219,14 @@ static enum wg_drop take_cookie(struct wg *wg, const uint8_t *bytes)
 	return WG_OK;
 }
 
-/* Is it a response that we wait for? Then it needs no cookie, so that our own
- * handshakes go on under load, unless too many have proved false already. */
-static enum wg_drop expect_response(struct wg *wg, const uint8_t *msg, bool *is_expected)
+/* The peer whose response we wait for; NULL for none. */
+static struct wg_peer *expects_response(struct wg *wg, const uint8_t *msg)
 {
-	struct wg_peer *p =
-		peer_of_index(wg, get_le32(msg + offsetof(struct wgmsg_response, receiver)));
+	enum index_kind kind;
+	struct wg_peer *p = index_lookup(
+		&wg->index, get_le32(msg + offsetof(struct wgmsg_response, receiver)), &kind);
 
-	if (!p || !p->handshake)
-		return WG_DROP_NO_SESSION;
-	*is_expected = p->n_answers < ANSWERS_MAX;
-	return WG_OK;
+	return p && kind == INDEX_HANDSHAKE && p->handshake ? p : NULL;
 }
 
 static enum wg_drop admit(struct wg *wg, const uint8_t *msg, size_t len,
@@ -239,22 +235,28 @@ static enum wg_drop admit(struct wg *wg, const uint8_t *msg, size_t len,
 	enum wgmsg_type type = wgmsg_gate(msg, len);
 	uint8_t source[RATELIMIT_KEY] = { 0 };
 	struct admit_in in = { msg, len, from->remote, source, is_loaded, false };
+	struct wg_peer *expecting = NULL;
 	struct wgmsg_cookie reply;
-	enum wg_drop why = WG_OK;
 
 	if (!atomic_load(&wg->is_up) || !wg->identity.has_key)
 		return WG_DROP_DOWN;
 	if (type == WGMSG_COOKIE)
 		return WG_OK;
-	if (type == WGMSG_RESPONSE)
-		why = expect_response(wg, msg, &in.is_expected);
-	else if (type != WGMSG_INITIATION)
-		why = WG_DROP_TYPE;
-	if (why)
-		return why;
+	if (type != WGMSG_INITIATION && type != WGMSG_RESPONSE)
+		return WG_DROP_TYPE;
+	if (type == WGMSG_RESPONSE) {
+		expecting = expects_response(wg, msg);
+		if (!expecting)
+			return WG_DROP_NO_SESSION;
+		/* It needs no cookie, so that our own handshakes go on under load, unless
+		 * too many have come for this one already. */
+		in.is_expected = expecting->n_answers < ANSWERS_MAX;
+	}
 	wg->ops->limit_key(from, source);
 	switch (admit_judge(&wg->admit, &in, wg->now_ns)) {
 	case ADMIT_YES:
+		if (in.is_expected)
+			expecting->n_answers++;
 		return WG_OK;
 	case ADMIT_BAD_MAC:
 		return WG_DROP_MAC1;

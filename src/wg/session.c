@@ -115,6 +115,12 @@ void session_promote(struct wg_peer *p)
 	if (!kp || !atomic_load(&kp->is_confirmed))
 		return;
 	keypair_end(p->wg, p->previous);
+	if (!atomic_load(&kp->is_sending)) {
+		/* Of a former private key: it may receive what is on its way, no more. */
+		p->previous = kp;
+		rcu_publish(p->following, NULL);
+		return;
+	}
 	p->previous = current_of(p);
 	/* In this order: a worker looks at following first. */
 	rcu_publish(p->current, kp);
@@ -256,7 +262,9 @@ static struct keypair *sending_of(struct wg_peer *peer)
 {
 	struct keypair *kp = rcu_read(peer->following);
 
-	if (kp && atomic_load_explicit(&kp->is_confirmed, memory_order_relaxed))
+	/* One of a former private key may have been confirmed late. */
+	if (kp && atomic_load_explicit(&kp->is_confirmed, memory_order_relaxed) &&
+		atomic_load_explicit(&kp->is_sending, memory_order_relaxed))
 		return kp;
 	return rcu_read(peer->current);
 }
@@ -317,6 +325,12 @@ void session_send_staged(struct wg_peer *p)
 
 	if (atomic_load(&p->n_staged) == 0 && !p->owes_keepalive)
 		return;
+	/* A session that was confirmed since the last look: promoting it sends. */
+	if (following_of(p) && atomic_load(&following_of(p)->is_confirmed) &&
+		atomic_load(&following_of(p)->is_sending)) {
+		session_promote(p);
+		return;
+	}
 	while (session_may_send(kp, wg->now_ns)) {
 		/* The workers stage faster than we send, and would for ever, since what
 		 * waits goes first. Drop what waits: then they send on their own. */
@@ -453,18 +467,30 @@ static bool is_stranger(
 		memcmp(home->remote, from->remote, sizeof(home->remote)) != 0;
 }
 
+/* An address and port, as far as this session is concerned: who forges somebody else's
+ * address for his own session does not take that one's share. */
+static void source_key(
+	const struct keypair *kp, const struct wg_endpoint *from, uint8_t key[SUSPECT_KEY])
+{
+	memcpy(key, from->remote, SUSPECT_KEY);
+	put_le32(key + SUSPECT_KEY - 4, get_le32(key + SUSPECT_KEY - 4) ^ kp->local_index);
+}
+
 /* How many of a run to open; the rest is dropped, from the end. */
 static size_t limit_suspects(struct wg_worker *w, struct keypair *kp, struct wg_packet *pkts,
 	size_t n, const struct wg_endpoint *from, uint64_t now_ns)
 {
-	size_t n_open = suspects_allow(&w->suspects, from->remote, n, now_ns);
-	uint8_t key[SUSPECT_KEY];
 	struct wg_endpoint home;
+	bool is_home = !is_stranger(kp, from, &home);
+	uint8_t key[SUSPECT_KEY];
+	size_t n_open = n;
 
-	if (is_stranger(kp, from, &home)) {
+	if (!is_home) {
 		stranger_key(kp, key);
-		n_open = suspects_allow(&w->suspects, key, n_open, now_ns);
+		n_open = suspects_allow(&w->suspects, key, false, n_open, now_ns);
 	}
+	source_key(kp, from, key);
+	n_open = suspects_allow(&w->suspects, key, is_home, n_open, now_ns);
 	for (size_t i = n_open; i < n; i++)
 		pkts[i].drop = WG_DROP_SUSPECT;
 	if (n_open < n)
@@ -485,13 +511,18 @@ static void judge_suspects(struct wg_worker *w, struct keypair *kp, size_t n_fai
 	uint64_t until_ns = now_ns + SUSPECT_MEMORY;
 	uint8_t key[SUSPECT_KEY];
 	struct wg_endpoint home;
+	bool is_home = !is_stranger(kp, from, &home), is_guilty;
 
-	if (is_stranger(kp, from, &home)) {
+	if (!is_home) {
 		stranger_key(kp, key);
 		if (suspects_judge(&w->suspects, key, n_failed, n_passed, now_ns))
 			accuse(w->wg, &home, true, kp, until_ns);
 	}
-	if (suspects_judge(&w->suspects, from->remote, n_failed, n_passed, now_ns))
+	source_key(kp, from, key);
+	is_guilty = suspects_judge(&w->suspects, key, n_failed, n_passed, now_ns);
+	/* Never the peer's own endpoint: in the kernel it would be shut out with whoever
+	 * forges it. */
+	if (is_guilty && !is_home)
 		accuse(w->wg, from, false, kp, until_ns);
 }
 

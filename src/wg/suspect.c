@@ -42,7 +42,8 @@ static struct suspect *make(struct suspects *s, const uint8_t key[SUSPECT_KEY])
 	return oldest;
 }
 
-size_t suspects_allow(struct suspects *s, const uint8_t key[SUSPECT_KEY], size_t n, uint64_t now_ns)
+size_t suspects_allow(
+	struct suspects *s, const uint8_t key[SUSPECT_KEY], bool is_home, size_t n, uint64_t now_ns)
 {
 	struct suspect *one = find(s, key, now_ns);
 	uint32_t allowed;
@@ -53,8 +54,8 @@ size_t suspects_allow(struct suspects *s, const uint8_t key[SUSPECT_KEY], size_t
 		one->slot_ns = now_ns;
 		one->n_opened = 0;
 	}
-	allowed = is_within(one->pass_ns, SUSPECT_MEMORY, now_ns) ? SUSPECT_ALLOWED_MIXED
-								  : SUSPECT_ALLOWED;
+	allowed = is_home || is_within(one->pass_ns, SUSPECT_MEMORY, now_ns) ? SUSPECT_ALLOWED_MIXED
+									     : SUSPECT_ALLOWED;
 	allowed = allowed > one->n_opened ? allowed - one->n_opened : 0;
 	if (n > allowed)
 		n = allowed;

@@ -57,9 +57,10 @@ static inline bool suspects_any(const struct suspects *s, uint64_t now_ns)
 	return now_ns < s->until_ns;
 }
 
-/* How many of n packets to open now; counts them. */
-MUST_CHECK size_t suspects_allow(
-	struct suspects *s, const uint8_t key[SUSPECT_KEY], size_t n, uint64_t now_ns);
+/* How many of n packets to open now; counts them. is_home: a peer's own endpoint, which
+ * anybody may forge while the peer itself is idle: it has the larger share always. */
+MUST_CHECK size_t suspects_allow(struct suspects *s, const uint8_t key[SUSPECT_KEY], bool is_home,
+	size_t n, uint64_t now_ns);
 
 /* What came of those that were opened. true: it is above the score and nothing of it
  * proved authentic within SUSPECT_MEMORY. Call when something failed or

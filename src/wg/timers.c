@@ -220,8 +220,16 @@ static struct wg_peer *first_kicked(struct wg *wg)
 /* False: there are more, but the work has reached its limit. */
 static bool serve_kicked(struct wg *wg, unsigned limit)
 {
-	struct wg_peer *p;
+	/* acquire: pairs with the release in kick */
+	struct wg_peer *p = atomic_exchange_explicit(&wg->kicked, NULL, memory_order_acquire);
+	struct wg_peer **end = &p;
 
+	/* The latest first: traffic waits for them. Behind may stand 100,000 keepalives of
+	 * an interface that came up. */
+	while (*end)
+		end = &(*end)->kick_next;
+	*end = wg->backlog;
+	wg->backlog = p;
 	while ((p = first_kicked(wg))) {
 		if (wg->work >= limit)
 			return false;
