@@ -137,7 +137,7 @@ def tap_cases(text):
         name, _, directive = match.group(2).partition("#")
         if directive.strip().upper().startswith("SKIP"):
             rest = directive.strip()[4:].strip(" :")
-            if not name.strip():
+            if match.group(1) and not name.strip():
                 name, rest = rest, ""  # cmocka: "not ok 9 # SKIP test_name"
             yield name.strip(), "skip", rest or reason
             reason = "no reason given"
