@@ -61,19 +61,9 @@ static bool is_under_load(struct admit *a, bool is_loaded, uint64_t now_ns)
 	return a->has_load;
 }
 
-static bool has_ration(struct admit *a, uint64_t now_ns)
-{
-	uint64_t full_ns = a->ration_full_ns > now_ns ? a->ration_full_ns : now_ns;
-
-	if (full_ns + RATION_TOKEN > now_ns + ADMIT_COOKIES_BURST * RATION_TOKEN)
-		return false;
-	a->ration_full_ns = full_ns + RATION_TOKEN;
-	return true;
-}
-
 static enum admission judge_cookie(struct admit *a, const struct admit_in *in, uint64_t now_ns)
 {
-	if (has_ration(a, now_ns))
+	if (bucket_take(&a->ration, RATION_TOKEN, ADMIT_COOKIES_BURST, now_ns))
 		return ADMIT_COOKIE;
 	/* More ask for cookies than we give: whoever the others are, it is no calm. */
 	note_load(a, now_ns);

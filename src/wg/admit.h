@@ -12,6 +12,7 @@
 #ifndef WG_ADMIT_H
 #define WG_ADMIT_H
 
+#include "base/bucket.h"
 #include "base/compiler.h"
 #include "wg/cookie.h"
 #include "wg/ratelimit.h"
@@ -45,7 +46,7 @@ enum admission {
 struct admit {
 	struct cookie_checker checker;
 	struct ratelimit plain, clients, sources, cookies;
-	uint64_t ration_full_ns; /* common cookie ration, as in ratelimit.c */
+	struct bucket ration; /* of cookies, for all sources together */
 	uint64_t load_ns; /* last sign of load */
 	bool has_load;
 };

@@ -25,7 +25,7 @@ struct ratelimit_entry;
 struct ratelimit {
 	struct sipkey key;
 	uint64_t token_ns;
-	uint64_t burst_ns;
+	unsigned burst;
 	size_t n_sets;
 	struct ratelimit_entry *entries;
 };
