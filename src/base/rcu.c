@@ -10,20 +10,13 @@
  * 3. Free. */
 #include "base/rcu.h"
 
+#include "base/compiler.h"
 #include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <urcu/urcu-qsbr.h>
 
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define HAVE_TSAN 1
-#endif
-#elif defined(__SANITIZE_THREAD__)
-#define HAVE_TSAN 1
-#endif
-
-#ifdef HAVE_TSAN
+#if defined(__SANITIZE_THREAD__) || __has_feature(thread_sanitizer)
 #include <sanitizer/tsan_interface.h>
 static char grace; /* only its address counts */
 static void readers_done(void)

@@ -18,14 +18,7 @@
 
 /* The thread sanitizer runs a thread of its own, which shares nothing with us
  * but memory and has to be let through. */
-#ifndef __has_feature
-#define __has_feature(x) 0
-#endif
-#if defined(__SANITIZE_THREAD__) || __has_feature(thread_sanitizer)
-enum { THREADS_MAX = 2 };
-#else
-enum { THREADS_MAX = 1 };
-#endif
+enum { THREADS_MAX = 1 + IS_THREAD_SANITIZED };
 
 /* 0, -EBUSY when other threads would keep what this one drops, or negative errno. */
 static int check_threads(void)

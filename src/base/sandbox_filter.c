@@ -26,17 +26,6 @@
 #include <seccomp.h>
 #include <unistd.h>
 
-#ifndef __has_feature
-#define __has_feature(x) 0
-#endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) ||           \
-	__has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || \
-	__has_feature(memory_sanitizer) || __has_feature(undefined_behavior_sanitizer)
-enum { IS_SANITIZED = 1 };
-#else
-enum { IS_SANITIZED = 0 };
-#endif
-
 static_assert((int)SANDBOX_ARGS_MAX <= 6, "a system call has no more arguments");
 
 /* How a list becomes rules: what to do with its two kinds of calls. */

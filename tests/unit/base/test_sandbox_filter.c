@@ -21,16 +21,6 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#ifndef __has_feature
-#define __has_feature(x) 0
-#endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || \
-	__has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-enum { IS_SANITIZED = 1 };
-#else
-enum { IS_SANITIZED = 0 };
-#endif
-
 #define EXPECT(cond)                                                                         \
 	do {                                                                                 \
 		if (!(cond)) {                                                               \

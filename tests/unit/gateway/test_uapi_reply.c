@@ -358,15 +358,6 @@ static void test_no_device(void **state)
 	uapi_text_fini(&t);
 }
 
-#ifndef __has_feature
-#define __has_feature(x) 0
-#endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || \
-	__has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-enum { IS_SANITIZED = 1 };
-#else
-enum { IS_SANITIZED = 0 };
-#endif
 /* In a child: the limit stays. 0: as wanted. */
 static int run_out_of_memory(struct wg *wg)
 {
