@@ -15,6 +15,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/queue.h"
+#include "base/reasons.h"
 #include "crypto/crypto.h"
 #include <errno.h>
 #include <netinet/in.h>
@@ -66,27 +67,7 @@ struct unreach {
 	uint8_t answer[ICMP_UNREACH_PACKET_MAX];
 };
 
-const char *unreach_count_key(enum unreach_count i)
-{
-	static const char *const key[] = {
-#define X(name, key, text) key,
-		UNREACH_COUNTS(X)
-#undef X
-	};
-
-	return key[i];
-}
-
-const char *unreach_count_text(enum unreach_count i)
-{
-	static const char *const text[] = {
-#define X(name, key, text) text,
-		UNREACH_COUNTS(X)
-#undef X
-	};
-
-	return text[i];
-}
+REASONS_DEFINE(unreach_count, UNREACH_COUNTS)
 
 static void count(struct unreach *u, enum unreach_count i)
 {

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/rcu.h"
+#include "base/reasons.h"
 #include <errno.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -86,25 +87,7 @@ struct worker {
 	unsigned new_offloads;
 };
 
-const char *worker_drop_key(enum worker_drop d)
-{
-	static const char *const key[] = {
-#define X(name, key, text) key,
-		WORKER_DROPS(X)
-#undef X
-	};
-	return key[d];
-}
-
-const char *worker_drop_text(enum worker_drop d)
-{
-	static const char *const text[] = {
-#define X(name, key, text) text,
-		WORKER_DROPS(X)
-#undef X
-	};
-	return text[d];
-}
+REASONS_DEFINE(worker_drop, WORKER_DROPS)
 
 static void count_drop(struct worker *w, enum worker_drop why, uint64_t n)
 {

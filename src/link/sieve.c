@@ -5,6 +5,7 @@
 #include "sieve_shared.h"
 
 #include "base/clock.h"
+#include "base/reasons.h"
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -44,25 +45,7 @@ SIEVE_DROPS(X)
 static_assert(sizeof(struct guilty_key) == 24, "no padding");
 static_assert((int)TALLY_N <= (int)TALLY_PLACES, "fits");
 
-const char *sieve_drop_key(enum sieve_drop d)
-{
-	static const char *const key[] = {
-#define X(name, key, text) key,
-		SIEVE_DROPS(X)
-#undef X
-	};
-	return key[d];
-}
-
-const char *sieve_drop_text(enum sieve_drop d)
-{
-	static const char *const text[] = {
-#define X(name, key, text) text,
-		SIEVE_DROPS(X)
-#undef X
-	};
-	return text[d];
-}
+REASONS_DEFINE(sieve_drop, SIEVE_DROPS)
 
 /* ---- Loading. */
 

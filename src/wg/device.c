@@ -1,28 +1,13 @@
 /* The device: creation, its lock, up and down. Configuration: apply.c; what wg(8)
  * shows: walk.c. */
 #include "wg/device.h"
+#include "base/reasons.h"
 #include <errno.h>
 #include <stdlib.h>
 
-const char *wg_drop_key(enum wg_drop d)
-{
-	static const char *const key[] = { "ok",
-#define X(name, key, text) key,
-		WG_DROPS(X)
-#undef X
-	};
-	return key[d];
-}
-
-const char *wg_drop_text(enum wg_drop d)
-{
-	static const char *const text[] = { "",
-#define X(name, key, text) text,
-		WG_DROPS(X)
-#undef X
-	};
-	return text[d];
-}
+#define OK_AND_DROPS(X) X(OK, "ok", "") WG_DROPS(X)
+REASONS_DEFINE(wg_drop, OK_AND_DROPS)
+#undef OK_AND_DROPS
 
 uint64_t wg_random_below(struct wg *wg, uint64_t n)
 {

@@ -2,12 +2,13 @@
  * the cipher. Whoever sees one data message knows a receiver index that is valid for
  * minutes, and could make us open forgeries at whatever rate he can send.
  *
- * A suspect is an address and port, or a session seen from everywhere but its
- * peer's endpoint (forgeries from ever new addresses). Its score is its failures less
- * twice its successes, so a peer under whose address somebody else forges is
- * limited only when the forgeries are more than twice what it sends itself. At
- * SUSPECT_SCORE it may have a few packets opened per SUSPECT_SLOT, which is how it
- * can show that it is better than that; more while some of them still prove authentic.
+ * A suspect is an address and port as far as one session is concerned, or a session seen
+ * from everywhere but its peer's endpoint (forgeries from ever new addresses). Its
+ * score is its failures less twice its successes, so a peer under whose address somebody
+ * else forges is limited only when the forgeries are more than twice what it sends
+ * itself. At SUSPECT_SCORE it may have a few packets opened per SUSPECT_SLOT, which is
+ * how it can show that it is better than that; more while some of them still prove
+ * authentic, and where it is the peer's own endpoint.
  * A second without failures clears it.
  *
  * One worker's; plain memory, no lock. */
