@@ -165,7 +165,10 @@ static int on_tuple(const struct nlattr *attr, void *data)
 
 static int on_connection(const struct nlmsghdr *msg, void *data)
 {
-	mnl_attr_parse(msg, sizeof(struct nfgenmsg), on_tuple, data);
+	/* The kernel pads every attribute. Of any other length libmnl would read on to the
+	 * next multiple of four, past what has come. */
+	if (msg->nlmsg_len % MNL_ALIGNTO == 0)
+		mnl_attr_parse(msg, sizeof(struct nfgenmsg), on_tuple, data);
 	return MNL_CB_STOP;
 }
 
