@@ -27,6 +27,16 @@ enum { IS_SANITIZED = 1 };
 enum { IS_SANITIZED = 0 };
 #endif
 
+/* In a loop that waits for another core. */
+static inline void cpu_relax(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
 #define ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
 #define CONTAINER_OF(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
 

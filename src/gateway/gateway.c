@@ -107,25 +107,33 @@ static const struct wg_ops wg_hooks = {
 /* From now on u is in use; the former sockets are closed. */
 static void use_sockets(struct gateway *g, const struct udp *u, bool is_open)
 {
-	static const struct udp none = { .data = { -1, -1 }, .handshake = { -1, -1 } };
 	struct udp old = g->udp;
 	bool was_open = g->has_udp;
 	int ret;
 
-	g->udp = is_open ? *u : none;
+	if (is_open)
+		g->udp = *u;
+	else
+		udp_init(&g->udp);
 	g->has_udp = is_open;
 	ret = sieve_attach(g->sieve, &g->udp);
 	if (ret)
 		log_line(LOG_WARN, "floods are not kept out in the kernel: %s", strerror(-ret));
 	handshaker_set_sockets(g->handshaker, &g->udp);
-	worker_set_sockets(g->worker, g->udp.data, g->udp.offloads);
+	worker_set_sockets(
+		g->worker, (int[2]){ g->udp.data[0][0], g->udp.data[1][0] }, g->udp.offloads);
 	if (was_open)
 		udp_close(&old);
 }
 
 static int open_sockets(struct gateway *g, uint16_t port, uint32_t fwmark, struct udp *out)
 {
-	int ret = privhelper_udp_open(&g->priv, port, fwmark, g->o->offloads, out);
+	const struct udp_config cfg = { .port = port,
+		.fwmark = fwmark,
+		.allowed = g->o->offloads,
+		.n = 1,
+		.steer = { -1, -1 } };
+	int ret = privhelper_udp_open(&g->priv, &cfg, out);
 
 	if (ret)
 		log_line(LOG_ERROR, "cannot open UDP port %u: %s%s%s", port, strerror(-ret),
@@ -395,7 +403,7 @@ static int open_threads(struct gateway *g)
 		.handshakes = &g->handshakes,
 		.handshake_ready = handshake_ready,
 		.ctx = g };
-	int ret = engine_pick(&g->ops, g->o->engine);
+	int ret = engine_pick(&g->ops, g->o->engine, &cfg.engine);
 
 	if (ret) {
 		log_line(LOG_ERROR, "engine %s cannot run here: %s", g->o->engine, strerror(-ret));
@@ -670,7 +678,7 @@ int gateway_main(const struct gateway_options *o)
 		.sources = { .changes = -1, .query = -1 } };
 	int ret = 0;
 
-	g.udp = (struct udp){ .data = { -1, -1 }, .handshake = { -1, -1 } };
+	udp_init(&g.udp);
 	log_setup(o->log_level, o->ifname);
 	if (o->is_daemon)
 		ret = daemon_start(&g.daemon);

@@ -85,7 +85,7 @@ int handshaker_create(struct handshaker **out, struct queue *queue)
 		return -ENOMEM;
 	h->queue = queue;
 	h->sock[0] = h->sock[1] = -1;
-	h->udp = (struct udp){ .data = { -1, -1 }, .handshake = { -1, -1 } };
+	udp_init(&h->udp);
 	ret = queue_init(&h->admitted, ADMITTED_MAX, sizeof(struct admitted));
 	if (ret)
 		goto free_all;

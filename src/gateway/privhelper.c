@@ -123,48 +123,54 @@ int privhelper_start(struct privhelper *h, enum sandbox_mode sandbox)
 	return 0;
 }
 
-int privhelper_udp_open(
-	struct privhelper *h, uint16_t port, uint32_t fwmark, unsigned allowed, struct udp *out)
+int privhelper_udp_open(struct privhelper *h, const struct udp_config *cfg, struct udp *out)
 {
-	struct priv_request req = {
-		.op = PRIV_UDP_OPEN, .port = port, .fwmark = fwmark, .allowed = allowed
-	};
+	struct priv_request req = { .op = PRIV_UDP_OPEN,
+		.port = cfg->port,
+		.fwmark = cfg->fwmark,
+		.allowed = cfg->allowed,
+		.n = cfg->n };
+	struct priv_fds in = { .n = 0 }, fds;
 	struct priv_reply reply;
-	struct priv_fds fds;
 	unsigned next = 0;
-	int ret, all[PRIV_FDS_MAX];
+	int ret;
 
 	if (h->fd < 0)
-		return udp_open(out, port, fwmark, allowed);
-	ret = call(h, &req, NULL, &reply, &fds);
+		return udp_open(out, cfg);
+	if (cfg->steer.prog >= 0) {
+		in.fd[in.n++] = cfg->steer.prog;
+		in.fd[in.n++] = cfg->steer.sockets;
+	}
+	ret = call(h, &req, &in, &reply, &fds);
 	if (ret < 0)
 		return ret;
-	if (fds.n == 0 || (unsigned)__builtin_popcount(reply.mask) != fds.n ||
-		reply.mask >> PRIV_FDS_MAX != 0 || reply.port > UINT16_MAX) {
+	if (reply.n < 1 || reply.n > cfg->n || reply.port > UINT16_MAX || fds.n == 0 ||
+		fds.n != priv_udp_count(&reply)) {
 		priv_fds_close(&fds);
 		return -EPROTO;
 	}
-	for (unsigned i = 0; i < PRIV_FDS_MAX; i++)
-		all[i] = reply.mask & 1u << i ? fds.fd[next++] : -1;
-	*out = (struct udp){ .data = { all[0], all[1] },
-		.handshake = { all[2], all[3] },
-		.port = (uint16_t)reply.port,
-		.offloads = reply.offloads };
+	udp_init(out);
+	out->n = reply.n;
+	out->port = (uint16_t)reply.port;
+	out->offloads = reply.offloads;
+	out->is_steered = reply.is_steered;
+	for (unsigned f = 0; f < 2; f++) {
+		for (unsigned k = 0; reply.data & 1u << f && k < out->n; k++)
+			out->data[f][k] = fds.fd[next++];
+		if (reply.handshake & 1u << f)
+			out->handshake[f] = fds.fd[next++];
+	}
 	return 0;
 }
 
 int privhelper_udp_mark(struct privhelper *h, struct udp *u, uint32_t fwmark)
 {
 	struct priv_request req = { .op = PRIV_UDP_MARK, .fwmark = fwmark };
-	const int all[PRIV_FDS_MAX] = { u->data[0], u->data[1], u->handshake[0], u->handshake[1] };
 	struct priv_fds in = { .n = 0 };
 
 	if (h->fd < 0)
 		return udp_set_mark(u, fwmark);
-	for (unsigned i = 0; i < PRIV_FDS_MAX; i++) {
-		if (all[i] >= 0)
-			in.fd[in.n++] = all[i];
-	}
+	in.n = (unsigned)udp_sockets(u, in.fd);
 	return in.n == 0 ? 0 : call_plain(h, &req, &in);
 }
 

@@ -34,7 +34,7 @@ MUST_CHECK int privhelper_start(struct privhelper *h, enum sandbox_mode sandbox)
 
 /* udp_open with the helper's privileges and in the namespace of the start. */
 MUST_CHECK int privhelper_udp_open(
-	struct privhelper *h, uint16_t port, uint32_t fwmark, unsigned allowed, struct udp *out);
+	struct privhelper *h, const struct udp_config *cfg, struct udp *out);
 
 /* udp_set_mark with the helper's privileges. */
 MUST_CHECK int privhelper_udp_mark(struct privhelper *h, struct udp *u, uint32_t fwmark);

@@ -245,24 +245,37 @@ int priv_set_gso_max(int tun_fd, uint32_t bytes)
 
 /* ---- Requests */
 
-static int serve_udp_open(
-	const struct priv_request *req, struct priv_reply *reply, struct priv_fds *out)
+unsigned priv_udp_count(const struct priv_reply *r)
 {
-	struct udp u;
-	int ret = udp_open(&u, (uint16_t)req->port, req->fwmark, req->allowed);
+	return (unsigned)__builtin_popcount(r->data & 3) * r->n +
+		(unsigned)__builtin_popcount(r->handshake & 3);
+}
 
+static int serve_udp_open(const struct priv_request *req, const struct priv_fds *in,
+	struct priv_reply *reply, struct priv_fds *out)
+{
+	struct udp_config cfg = { .port = (uint16_t)req->port,
+		.fwmark = req->fwmark,
+		.allowed = req->allowed,
+		.n = req->n,
+		.steer = { -1, -1 } };
+	struct udp u;
+	int ret;
+
+	if (in->n == 2)
+		cfg.steer = (struct steer_fds){ in->fd[0], in->fd[1] };
+	ret = udp_open(&u, &cfg);
 	if (ret < 0)
 		return ret;
-	const int all[PRIV_FDS_MAX] = { u.data[0], u.data[1], u.handshake[0], u.handshake[1] };
-
-	for (unsigned i = 0; i < PRIV_FDS_MAX; i++) {
-		if (all[i] < 0)
-			continue;
-		reply->mask |= 1u << i;
-		out->fd[out->n++] = all[i];
+	out->n = (unsigned)udp_sockets(&u, out->fd);
+	for (unsigned f = 0; f < 2; f++) {
+		reply->data |= (uint32_t)(u.data[f][0] >= 0) << f;
+		reply->handshake |= (uint32_t)(u.handshake[f] >= 0) << f;
 	}
+	reply->n = u.n;
 	reply->port = u.port;
 	reply->offloads = u.offloads;
+	reply->is_steered = u.is_steered;
 	return 0;
 }
 
@@ -319,14 +332,15 @@ static int serve_udp_mark(const struct priv_request *req, const struct priv_fds 
 static bool is_valid(const struct priv_request *req, unsigned n_fds)
 {
 	static const struct {
-		uint32_t port, fwmark, allowed, bytes; /* largest value */
+		uint32_t port, fwmark, allowed, bytes, n; /* largest value */
 		unsigned fds_min, fds_max;
 	} limits[] = {
-		[PRIV_UDP_OPEN] = { UINT16_MAX, UINT32_MAX, OFFLOAD_ALL, 0, 0, 0 },
-		[PRIV_UDP_MARK] = { 0, UINT32_MAX, 0, 0, 1, PRIV_FDS_MAX },
-		[PRIV_NETDEV_OPEN] = { 0, 0, 0, 0, 1, 1 },
-		[PRIV_SET_GSO_MAX] = { 0, 0, 0, PRIV_GSO_MAX, 1, 1 },
-		[PRIV_UNREACH] = { 0, 0, 0, ICMP_QUOTE_MAX, 1, 1 },
+		[PRIV_UDP_OPEN] = { UINT16_MAX, UINT32_MAX, OFFLOAD_ALL, 0, UDP_CHANNELS_MAX, 0,
+			2 },
+		[PRIV_UDP_MARK] = { 0, UINT32_MAX, 0, 0, 0, 1, PRIV_FDS_MAX },
+		[PRIV_NETDEV_OPEN] = { 0, 0, 0, 0, 0, 1, 1 },
+		[PRIV_SET_GSO_MAX] = { 0, 0, 0, PRIV_GSO_MAX, 0, 1, 1 },
+		[PRIV_UNREACH] = { 0, 0, 0, ICMP_QUOTE_MAX, 0, 1, 1 },
 	};
 
 	if (req->magic != PRIV_MAGIC || req->seq == 0)
@@ -335,7 +349,9 @@ static bool is_valid(const struct priv_request *req, unsigned n_fds)
 		return false;
 	return req->port <= limits[req->op].port && req->fwmark <= limits[req->op].fwmark &&
 		req->allowed <= limits[req->op].allowed && req->bytes <= limits[req->op].bytes &&
-		n_fds >= limits[req->op].fds_min && n_fds <= limits[req->op].fds_max;
+		req->n <= limits[req->op].n && (req->op == PRIV_UDP_OPEN) == (req->n > 0) &&
+		(req->op != PRIV_UDP_OPEN || n_fds != 1) && n_fds >= limits[req->op].fds_min &&
+		n_fds <= limits[req->op].fds_max;
 }
 
 static int serve_one(const struct priv_request *req, const struct priv_fds *in, struct bucket *icmp,
@@ -347,7 +363,7 @@ static int serve_one(const struct priv_request *req, const struct priv_fds *in, 
 		return -EBADMSG;
 	switch ((enum priv_op)req->op) {
 	case PRIV_UDP_OPEN:
-		return serve_udp_open(req, reply, out);
+		return serve_udp_open(req, in, reply, out);
 	case PRIV_UDP_MARK:
 		return serve_udp_mark(req, in);
 	case PRIV_NETDEV_OPEN:

@@ -14,7 +14,7 @@
 
 enum {
 	PRIV_MAGIC = 0x70656e31, /* "pen1" */
-	PRIV_FDS_MAX = 4,
+	PRIV_FDS_MAX = UDP_SOCKETS_MAX, /* below SCM_MAX_FD of Linux, 253 */
 	PRIV_GSO_MIN = 2048,
 	PRIV_GSO_MAX = 65536,
 	/* ICMP errors that a gateway which was taken over can have sent. Three times what
@@ -24,8 +24,10 @@ enum {
 };
 
 enum priv_op {
-	PRIV_UDP_OPEN = 1, /* port, fwmark, allowed; answer: sockets, port, offloads, mask */
-	PRIV_UDP_MARK, /* fwmark; passes 1 to 4 UDP sockets */
+	/* port, fwmark, allowed, n; passes nothing, or the steering program and its map; answer:
+	 * sockets, port, offloads, n, data, handshake, is_steered */
+	PRIV_UDP_OPEN = 1,
+	PRIV_UDP_MARK, /* fwmark; passes UDP sockets */
 	PRIV_NETDEV_OPEN, /* passes the TUN; answer: netlink socket, ifindex */
 	PRIV_SET_GSO_MAX, /* bytes; passes the TUN */
 	PRIV_UNREACH, /* bytes of quote; passes the TUN; answer: is_local */
@@ -38,6 +40,7 @@ struct priv_request {
 	uint32_t port;
 	uint32_t fwmark;
 	uint32_t allowed;
+	uint32_t n; /* sockets for data, per family */
 	uint32_t bytes;
 	uint8_t quote[ICMP_QUOTE_MAX]; /* beginning of an inner packet */
 };
@@ -48,7 +51,10 @@ struct priv_reply {
 	int32_t err; /* 0 or negative errno; then nothing else is set */
 	uint32_t port;
 	uint32_t offloads;
-	uint32_t mask; /* sockets passed, in order: data[0], data[1], handshake[0], [1] */
+	/* Sockets passed: of IPv4 n for data if bit 0 of `data` is set, then one for handshakes
+	 * if bit 0 of `handshake` is; the same of IPv6 with bit 1. */
+	uint32_t n, data, handshake;
+	uint32_t is_steered;
 	uint32_t ifindex;
 	uint32_t is_local;
 };
@@ -60,6 +66,8 @@ struct priv_fds {
 };
 
 void priv_fds_close(struct priv_fds *fds);
+/* How many sockets come with an answer to PRIV_UDP_OPEN. */
+unsigned priv_udp_count(const struct priv_reply *r);
 
 /* One message with its descriptors, which stay the caller's. 0 or negative errno. */
 MUST_CHECK int priv_send(

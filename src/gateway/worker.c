@@ -472,7 +472,9 @@ static void switch_sockets(struct worker *w)
 		if (w->sock[f] >= 0)
 			w->ops->drop(w->engine, w->sock[f]);
 		w->sock[f] = w->new_sock[f];
-		if (w->sock[f] >= 0 && w->ops->add(w->engine, w->sock[f], IO_DGRAM, f)) {
+		if (w->sock[f] >= 0 &&
+			w->ops->add(
+				w->engine, &(struct io_channel){ w->sock[f], IO_DGRAM, f, NULL })) {
 			log_line(LOG_ERROR, "a socket cannot be watched");
 			w->sock[f] = -1;
 		}
@@ -538,10 +540,10 @@ int worker_create(struct worker **out, const struct worker_config *cfg)
 	ret = wg_worker_create(&w->wg, cfg->wg, cfg->id);
 	if (ret)
 		goto destroy_merge;
-	ret = w->ops->open(&w->engine);
+	ret = w->ops->open(&w->engine, &cfg->engine);
 	if (ret)
 		goto destroy_wg;
-	ret = w->ops->add(w->engine, cfg->tun_fd, IO_FRAME, TAG_TUN);
+	ret = w->ops->add(w->engine, &(struct io_channel){ cfg->tun_fd, IO_FRAME, TAG_TUN, NULL });
 	if (ret)
 		goto close_engine;
 	*out = w;

@@ -42,6 +42,7 @@ struct worker_config {
 	unsigned id;
 	struct wg *wg;
 	const struct engine_ops *ops;
+	struct engine_config engine;
 	int tun_fd;
 	unsigned offloads; /* enum link_offload: in force at start */
 	struct queue *handshakes; /* of struct handshake_item */

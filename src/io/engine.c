@@ -3,9 +3,9 @@
 #include <errno.h>
 #include <string.h>
 
-const struct engine_ops *const engines[] = { &epoll_ops, NULL };
+const struct engine_ops *const engines[] = { &epoll_ops, &channels_ops, NULL };
 
-int engine_pick(const struct engine_ops **out, const char *name)
+int engine_pick(const struct engine_ops **out, const char *name, const struct engine_config *cfg)
 {
 	bool is_auto = !strcmp(name, "auto");
 	int ret = -EINVAL;
@@ -13,7 +13,7 @@ int engine_pick(const struct engine_ops **out, const char *name)
 	for (size_t i = 0; engines[i]; i++) {
 		if (!is_auto && strcmp(name, engines[i]->name) != 0)
 			continue;
-		ret = engines[i]->probe();
+		ret = engines[i]->probe(cfg);
 		if (!ret) {
 			*out = engines[i];
 			return 0;

@@ -92,7 +92,7 @@ static_assert(sizeof(struct io_tx) == sizeof(struct mmsghdr), "io_tx stands in f
 static_assert(offsetof(struct io_tx, err) == offsetof(struct mmsghdr, msg_len), "io_tx");
 
 /* syscalls(start): epoll_create1 close */
-static int probe(void)
+static int probe(const struct engine_config *cfg)
 {
 	int fd = epoll_create1(EPOLL_CLOEXEC);
 
@@ -127,7 +127,7 @@ static void buffers_init(struct engine *e)
 }
 
 /* syscalls(start): epoll_create1 eventfd close */
-static int open_engine(struct engine **out)
+static int open_engine(struct engine **out, const struct engine_config *cfg)
 {
 	struct engine *e = calloc(1, sizeof(*e));
 	int ret;
@@ -175,7 +175,7 @@ static void close_engine(struct engine *e)
 	free(e);
 }
 
-static int add(struct engine *e, int fd, enum io_kind kind, uint32_t tag)
+static int add(struct engine *e, const struct io_channel *new)
 {
 	for (unsigned i = 0; i < IO_CHANNELS_MAX; i++) {
 		struct channel *c = &e->ch[i];
@@ -183,11 +183,12 @@ static int add(struct engine *e, int fd, enum io_kind kind, uint32_t tag)
 
 		if (c->fd >= 0)
 			continue;
-		ret = watch(e, fd, i);
+		ret = watch(e, new->fd, i);
 		if (!ret)
-			*c = (struct channel){
-				.fd = fd, .kind = kind, .tag = tag, .depth = IO_BATCH_MAX
-			};
+			*c = (struct channel){ .fd = new->fd,
+				.kind = new->kind,
+				.tag = new->tag,
+				.depth = IO_BATCH_MAX };
 		return ret;
 	}
 	return -ENOSPC;
@@ -428,6 +429,8 @@ static int wait_batch(struct engine *e, struct io_batch *in, int64_t timeout_ns)
 	uint64_t start;
 
 	in->n = 0;
+	in->lost = 0;
+	in->order = NULL;
 	e->is_woken = false;
 	if (++e->since_poll >= POLL_EVERY) {
 		note_work(e, clock_now_ns());
@@ -514,6 +517,19 @@ static void wake(struct engine *e)
 
 const struct engine_ops epoll_ops = {
 	.name = "epoll",
+	.probe = probe,
+	.open = open_engine,
+	.add = add,
+	.drop = drop,
+	.wait = wait_batch,
+	.send = send_batch,
+	.wake = wake,
+	.close = close_engine,
+};
+
+const struct engine_ops channels_ops = {
+	.name = "channels",
+	.traits = ENGINE_OWN_CHANNELS,
 	.probe = probe,
 	.open = open_engine,
 	.add = add,

@@ -7,6 +7,7 @@
 #define IO_IO_H
 
 #include "base/compiler.h"
+#include "base/turnstile.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -15,6 +16,16 @@
 enum io_kind {
 	IO_DGRAM, /* a socket: recvmmsg / sendmmsg */
 	IO_FRAME, /* a TUN queue: one read or write a frame */
+};
+
+/* A descriptor that a worker reads, and may write. */
+struct io_channel {
+	int fd; /* stays the caller's */
+	enum io_kind kind;
+	uint32_t tag; /* comes back with what is read; below 32 */
+	/* Other engines read this descriptor too: in whose turn what it gave may go on.
+	 * NULL: it is this engine's alone. */
+	struct turnstile *order;
 };
 
 enum {
@@ -35,6 +46,14 @@ struct io_rx {
 
 struct io_batch {
 	size_t n;
+	/* Channels that can no longer be read (descriptor closed, device gone), a bit for
+	 * each tag: dropped by the engine, and told once. Also where n is 0. */
+	uint32_t lost;
+	/* Not NULL: all of the batch was read from one shared channel, n > 0. Before anything
+	 * that follows from it leaves: turnstile_enter(order, ticket); when all has left, or was
+	 * dropped: turnstile_leave. Exactly once each, before the next wait(). */
+	struct turnstile *order;
+	uint64_t ticket;
 	struct io_rx rx[IO_BATCH_MAX];
 };
 
@@ -46,32 +65,57 @@ struct io_tx {
 
 struct engine;
 
+struct engine_config {
+	/* uring: not 0: a thread of the kernel's takes what is submitted (SQPOLL), and sleeps
+	 * after so many milliseconds without. */
+	unsigned sqpoll_idle_ms;
+	/* uring: places in the submission ring, 0: as many as are good. The completion ring
+	 * has four times as many. For tests: a tiny ring must work too. */
+	unsigned ring_entries;
+	unsigned buffers; /* uring: receive buffers, a power of two; 0: as many as are good */
+};
+
+/* What an engine wants of whoever gives it channels. */
+enum engine_trait {
+	ENGINE_OWN_CHANNELS = 1 << 0, /* with several workers: a socket and a TUN queue for each */
+	ENGINE_ONE_CHANNEL = 1 << 1, /* takes one channel to read: a thread for each */
+};
+
 struct engine_ops {
 	const char *name;
+	unsigned traits; /* of enum engine_trait */
 	/* Does this kernel and sandbox allow it? Tried by doing. 0 or negative errno. */
-	int (*probe)(void);
-	int (*open)(struct engine **out);
-	/* tag comes back in io_rx.tag. The descriptor stays the caller's. */
-	int (*add)(struct engine *e, int fd, enum io_kind kind, uint32_t tag);
-	/* Before the descriptor is closed. */
+	int (*probe)(const struct engine_config *cfg);
+	/* In any thread; from the first wait() on the engine belongs to the thread that waits. */
+	int (*open)(struct engine **out, const struct engine_config *cfg);
+	/* Before the first wait(), in any thread; later its own. May change whether the descriptor
+	 * blocks (O_NONBLOCK). */
+	int (*add)(struct engine *e, const struct io_channel *c);
+	/* Before the descriptor is closed. Nothing is read from it or written to it after. Where it
+	 * was lost (io_batch.lost) already: -ENOENT. */
 	int (*drop)(struct engine *e, int fd);
 	/* Wait at most timeout_ns (-1: for ever) and fill the batch; n may be 0
 	 * after a wake-up or time-out. The calling thread is
 	 * an RCU reader (base/rcu.h); it is offline while it blocks. */
 	int (*wait)(struct engine *e, struct io_batch *in, int64_t timeout_ns);
 	/* Send n messages to one descriptor, in order; each err is set. Returns how
-	 * many went out. May wait for room in a socket. */
+	 * many went out. May wait for room in a socket. The descriptor need not be one of the
+	 * engine's channels. */
 	size_t (*send)(struct engine *e, int fd, enum io_kind kind, struct io_tx *tx, size_t n);
-	/* End a wait() from any thread. */
+	/* End a wait() from any thread, or the next one. `blocking` waits until that has been
+	 * noticed. */
 	void (*wake)(struct engine *e);
 	void (*close)(struct engine *e);
 };
 
 extern const struct engine_ops epoll_ops;
+extern const struct engine_ops
+	channels_ops; /* epoll, with descriptors of its own for each worker */
 
 /* The engine of that name, or the best that probe() allows for "auto". 0;
  * -EINVAL unknown name; the probe's error when a named one is refused. */
-MUST_CHECK int engine_pick(const struct engine_ops **out, const char *name);
+MUST_CHECK int engine_pick(
+	const struct engine_ops **out, const char *name, const struct engine_config *cfg);
 /* The names, one after another, NULL-terminated. */
 extern const struct engine_ops *const engines[];
 

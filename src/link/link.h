@@ -49,23 +49,87 @@ MUST_CHECK int tun_open(struct tun *t, const char *name, unsigned allowed);
  * stays the caller's (-EINVAL: TAP, or made without IFF_NO_PI). */
 MUST_CHECK int tun_adopt(struct tun *t, int fd, unsigned allowed);
 void tun_close(struct tun *t);
+/* One more queue of the same interface: a descriptor of its own, non-blocking, the caller's;
+ * the kernel hands each frame to one of them. At start (CAP_NET_ADMIN). 0 or negative errno
+ * (-EOPNOTSUPP: not made for several queues). */
+MUST_CHECK int tun_add_queue(const struct tun *t, int *fd);
 
-/* ---- UDP: one socket per family for data and one per family for handshakes,
- * all on one port (SO_REUSEPORT + classic BPF by message type). */
+/* ---- Steering: which worker's socket a datagram goes to, which worker's queue a frame
+ * (eBPF programs; what they do is told in doc/engines.md). */
+enum steer_mode {
+	STEER_INDEX, /* data to the worker that owns the receiver index */
+	STEER_RR, /* to each worker in turn, a train at a time */
+	STEER_FLOW, /* by sender and receiver: the kernel's hash of addresses and ports */
+	STEER_MODE_N
+};
+/* "index", "rr", "flow". */
+const char *steer_mode_name(enum steer_mode m);
+
+struct steer;
+struct steer_config {
+	enum steer_mode mode;
+	unsigned n_workers; /* 1..WG_WORKERS_MAX */
+	uint8_t index_key[16]; /* as wg_config.index_key: for both epochs */
+};
+/* What udp_open needs of it, in whichever process. -1: no steering program. */
+struct steer_fds {
+	int prog;
+	int sockets; /* the map of sockets */
+};
+
+/* Load the programs. Needs CAP_BPF and CAP_NET_ADMIN, and nothing after it does but udp_open. 0
+ * or negative errno (-EOPNOTSUPP: built without; -EPERM: refused), *out then NULL. The functions
+ * below take NULL for one that could not be made, and do nothing. */
+MUST_CHECK int steer_create(struct steer **out, const struct steer_config *cfg);
+/* Sockets and queues keep their program until they are closed. */
+void steer_destroy(struct steer *s);
+struct steer_fds steer_get_fds(const struct steer *s);
+/* All queues of the TUN, of which fd is one: an inner flow goes to one queue, always the same
+ * while their number (n_queues: those that are open) does. 0 or negative errno. */
+MUST_CHECK int steer_attach_tun(struct steer *s, int fd, unsigned n_queues);
+/* A new key for an epoch, see index_set_epoch_key (wg/index.h). Any thread. */
+void steer_set_epoch_key(struct steer *s, unsigned epoch, const uint8_t key[16]);
+/* What was steered to each worker so far: datagrams (a train of GRO counts as one) and frames.
+ * Any thread. */
+struct steer_count {
+	uint64_t datagrams, frames;
+};
+void steer_counts(const struct steer *s, struct steer_count out[WG_WORKERS_MAX]);
+
+/* ---- UDP: sockets for data, one for each worker that reads its own, and one for handshakes,
+ * per family, all on one port (SO_REUSEPORT; sorted by steering program or classic BPF). */
+enum { UDP_CHANNELS_MAX = WG_WORKERS_MAX };
 struct udp {
-	int data[2]; /* [0] IPv4, [1] IPv6; -1: family not there */
+	unsigned n; /* sockets for data, per family; 0: closed */
+	int data[2][UDP_CHANNELS_MAX]; /* [0] IPv4, [1] IPv6; -1: family not there */
 	/* Messages of type 1..3 arrive here, all else at data. -1: the kernel
 	 * cannot steer and all arrive at data. Sort by message type all the same:
 	 * within one GRO train the first message decides for all. */
 	int handshake[2];
 	uint16_t port; /* as bound, host order */
 	unsigned offloads; /* OFFLOAD_UDP_*: in force at open */
+	/* A steering program is in force. false with n > 1: classic BPF, which needs no privilege,
+	 * goes by the sender's address and port. */
+	bool is_steered;
 };
 
-/* Bind to port (0: any, the same for both families). fwmark 0: none. Socket
- * buffers are forced as large as allowed. DF stays clear: outer packets may be
- * fragmented, as stock peers do. 0 or negative errno (-EADDRINUSE, -EACCES). */
-MUST_CHECK int udp_open(struct udp *u, uint16_t port, uint32_t fwmark, unsigned allowed);
+struct udp_config {
+	uint16_t port; /* 0: any, the same for both families */
+	uint32_t fwmark; /* 0: none */
+	unsigned allowed; /* offloads */
+	unsigned n; /* sockets for data, per family: 1..UDP_CHANNELS_MAX */
+	struct steer_fds steer; /* with n > 1; needs CAP_BPF where it is not -1 */
+};
+
+/* Socket buffers are forced as large as allowed. DF stays clear: outer packets may be
+ * fragmented, as stock peers do. Where the kernel refuses a group of n sockets u->n is 1.
+ * 0 or negative errno (-EADDRINUSE, -EACCES). */
+MUST_CHECK int udp_open(struct udp *u, const struct udp_config *cfg);
+/* Nothing is open. */
+void udp_init(struct udp *u);
+enum { UDP_SOCKETS_MAX = 2 * (UDP_CHANNELS_MAX + 1) };
+/* All that are open, handshake sockets included. Returns how many. */
+size_t udp_sockets(const struct udp *u, int out[UDP_SOCKETS_MAX]);
 /* Put a mark on all sockets of u. */
 MUST_CHECK int udp_set_mark(struct udp *u, uint32_t fwmark);
 void udp_close(struct udp *u);
@@ -73,7 +137,7 @@ void udp_close(struct udp *u);
 /* Endpoint <-> address. The local half of an endpoint made from an address is zero. */
 void endpoint_from_addr(struct wg_endpoint *out, const struct ipport *a);
 void endpoint_to_addr(struct ipport *out, const struct wg_endpoint *e);
-/* Which of udp.data[] reaches it: 0 IPv4, 1 IPv6. */
+/* Which family of udp.data[] reaches it: 0 IPv4, 1 IPv6. */
 unsigned endpoint_family(const struct wg_endpoint *e);
 /* wg_ops.limit_key: an IPv4 address, an IPv6 /64. */
 void endpoint_limit_key(const struct wg_endpoint *from, uint8_t key[16]);

@@ -124,14 +124,14 @@ void sieve_destroy(struct sieve *s)
 /* syscalls: setsockopt(SOL_SOCKET, SO_ATTACH_BPF) */
 int sieve_attach(const struct sieve *s, const struct udp *u)
 {
-	int ret = 0;
+	int fds[UDP_SOCKETS_MAX], ret = 0;
+	size_t n = s ? udp_sockets(u, fds) : 0;
 
-	for (unsigned i = 0; s && i < 4; i++) {
-		int fd = i < 2 ? u->data[i] : u->handshake[i - 2];
-		int prog = i < 2 ? s->data_fd : s->handshake_fd;
+	for (size_t i = 0; i < n; i++) {
+		bool is_handshake = fds[i] == u->handshake[0] || fds[i] == u->handshake[1];
+		int prog = is_handshake ? s->handshake_fd : s->data_fd;
 
-		if (fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_ATTACH_BPF, &prog, sizeof(prog)) &&
-			!ret)
+		if (setsockopt(fds[i], SOL_SOCKET, SO_ATTACH_BPF, &prog, sizeof(prog)) && !ret)
 			ret = -errno;
 	}
 	return ret;

@@ -191,7 +191,7 @@ static int open_family(struct udp *u, unsigned i, uint16_t port, uint32_t fwmark
 		close(fd);
 		return ret;
 	}
-	u->data[i] = fd;
+	u->data[i][0] = fd;
 	u->handshake[i] = open_handshake(fd, family, u->port, fwmark, wants_gro);
 	return 0;
 }
@@ -228,10 +228,14 @@ static bool probe_gro(void)
 	return is_there;
 }
 
-static void udp_clear(struct udp *u)
+void udp_init(struct udp *u)
 {
+	u->n = 0;
+	u->is_steered = false;
+	u->offloads = 0;
 	for (unsigned i = 0; i < 2; i++) {
-		u->data[i] = -1;
+		for (unsigned k = 0; k < UDP_CHANNELS_MAX; k++)
+			u->data[i][k] = -1;
 		u->handshake[i] = -1;
 	}
 	u->port = 0;
@@ -251,19 +255,28 @@ static int open_both(struct udp *u, uint16_t port, uint32_t fwmark)
 	return v6;
 }
 
-int udp_open(struct udp *u, uint16_t port, uint32_t fwmark, unsigned allowed)
+static unsigned probe_offloads(unsigned allowed)
 {
+	unsigned set = 0;
+
+	if (allowed & OFFLOAD_UDP_GSO && probe_gso())
+		set |= OFFLOAD_UDP_GSO;
+	if (allowed & OFFLOAD_UDP_GRO && probe_gro())
+		set |= OFFLOAD_UDP_GRO;
+	return set;
+}
+
+int udp_open(struct udp *u, const struct udp_config *cfg)
+{
+	unsigned offloads = probe_offloads(cfg->allowed);
 	int ret = 0;
 
-	u->offloads = 0;
-	if (allowed & OFFLOAD_UDP_GSO && probe_gso())
-		u->offloads |= OFFLOAD_UDP_GSO;
-	if (allowed & OFFLOAD_UDP_GRO && probe_gro())
-		u->offloads |= OFFLOAD_UDP_GRO;
 	/* A free port of IPv4 may be taken in IPv6: draw again. */
-	for (unsigned i = 0; i < (port ? 1 : PORT_TRIES); i++) {
-		udp_clear(u);
-		ret = open_both(u, port, fwmark);
+	for (unsigned i = 0; i < (cfg->port ? 1 : PORT_TRIES); i++) {
+		udp_init(u);
+		u->offloads = offloads;
+		u->n = 1;
+		ret = open_both(u, cfg->port, cfg->fwmark);
 		if (!ret)
 			return 0;
 		udp_close(u);
@@ -273,16 +286,27 @@ int udp_open(struct udp *u, uint16_t port, uint32_t fwmark, unsigned allowed)
 	return ret;
 }
 
+size_t udp_sockets(const struct udp *u, int out[UDP_SOCKETS_MAX])
+{
+	size_t n = 0;
+
+	for (unsigned i = 0; i < 2; i++) {
+		for (unsigned k = 0; k < u->n; k++)
+			if (u->data[i][k] >= 0)
+				out[n++] = u->data[i][k];
+		if (u->handshake[i] >= 0)
+			out[n++] = u->handshake[i];
+	}
+	return n;
+}
+
 int udp_set_mark(struct udp *u, uint32_t fwmark)
 {
-	int ret = 0, one;
+	int fds[UDP_SOCKETS_MAX], one, ret = 0;
+	size_t n = udp_sockets(u, fds);
 
-	for (unsigned i = 0; i < 4; i++) {
-		int fd = i < 2 ? u->data[i] : u->handshake[i - 2];
-
-		if (fd < 0)
-			continue;
-		one = set_int(fd, SOL_SOCKET, SO_MARK, (int)fwmark);
+	for (size_t i = 0; i < n; i++) {
+		one = set_int(fds[i], SOL_SOCKET, SO_MARK, (int)fwmark);
 		ret = ret ? ret : one;
 	}
 	return ret;
@@ -290,13 +314,12 @@ int udp_set_mark(struct udp *u, uint32_t fwmark)
 
 void udp_close(struct udp *u)
 {
-	for (unsigned i = 0; i < 2; i++) {
-		if (u->data[i] >= 0)
-			close(u->data[i]);
-		if (u->handshake[i] >= 0)
-			close(u->handshake[i]);
-	}
-	udp_clear(u);
+	int fds[UDP_SOCKETS_MAX];
+	size_t n = udp_sockets(u, fds);
+
+	for (size_t i = 0; i < n; i++)
+		close(fds[i]);
+	udp_init(u);
 }
 
 /* ---- Receiving. */

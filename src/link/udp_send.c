@@ -373,7 +373,7 @@ int udp_send_one(const struct udp *u, bool is_handshake, const struct wg_endpoin
 	struct io_tx tx;
 
 	if (fd < 0)
-		fd = u->data[family];
+		fd = u->data[family][0];
 	if (fd < 0)
 		return -EAFNOSUPPORT;
 	udp_tx_fill(&tx, &mem, to, &iov, 0, tos, 0);

@@ -3,6 +3,7 @@
  * between the old and the new front are cleared; the front word is only partly
  * used, so 64 bits of the ring are slack and the window is 8128. */
 #include "wg/replay.h"
+#include "base/compiler.h"
 #include <string.h>
 
 void replay_init(struct replay *r)
@@ -15,11 +16,8 @@ void replay_init(struct replay *r)
 static void lock(struct replay *r)
 {
 	/* acquire: pairs with the release in unlock */
-	while (atomic_flag_test_and_set_explicit(&r->busy, memory_order_acquire)) {
-#if defined(__x86_64__)
-		__builtin_ia32_pause();
-#endif
-	}
+	while (atomic_flag_test_and_set_explicit(&r->busy, memory_order_acquire))
+		cpu_relax();
 }
 
 static void unlock(struct replay *r)

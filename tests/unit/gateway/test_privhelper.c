@@ -115,12 +115,14 @@ static void udp_open_body(struct privhelper *h)
 	int own;
 
 	/* A port and a mark that this process could not have. */
-	assert_int_equal(privhelper_udp_open(h, 80, MARK, allowed, &u), 0);
+	assert_int_equal(privhelper_udp_open(
+				 h, &(struct udp_config){ 80, MARK, allowed, 1, { -1, -1 } }, &u),
+		0);
 	assert_int_equal(u.port, 80);
 	assert_int_equal(u.offloads & ~allowed, 0);
-	assert_true(u.data[0] >= 0 || u.data[1] >= 0);
+	assert_true(u.data[0][0] >= 0 || u.data[1][0] >= 0);
 	for (unsigned i = 0; i < 2; i++) {
-		int both[] = { u.data[i], u.handshake[i] };
+		int both[] = { u.data[i][0], u.handshake[i] };
 
 		for (unsigned k = 0; k < 2; k++) {
 			if (both[k] < 0)
@@ -130,7 +132,7 @@ static void udp_open_body(struct privhelper *h)
 			assert_true(fcntl(both[k], F_GETFD) & FD_CLOEXEC);
 		}
 	}
-	own = u.data[0] >= 0 ? u.data[0] : u.data[1];
+	own = u.data[0][0] >= 0 ? u.data[0][0] : u.data[1][0];
 	assert_int_equal(setsockopt(own, SOL_SOCKET, SO_MARK, &(int){ 9 }, sizeof(int)), -1);
 	assert_int_equal(errno, EPERM);
 	assert_int_equal(privhelper_udp_mark(h, &u, 9), 0);
@@ -139,10 +141,13 @@ static void udp_open_body(struct privhelper *h)
 	assert_int_equal(mark_of(own), 0);
 	udp_close(&u);
 	/* The helper keeps no copy: the port is free again. */
-	assert_int_equal(privhelper_udp_open(h, 80, 0, 0, &again), 0);
+	assert_int_equal(
+		privhelper_udp_open(h, &(struct udp_config){ 80, 0, 0, 1, { -1, -1 } }, &again), 0);
 	assert_int_equal(again.offloads, 0);
 	udp_close(&again);
-	assert_int_equal(privhelper_udp_open(h, 0, 0, allowed, &again), 0);
+	assert_int_equal(privhelper_udp_open(
+				 h, &(struct udp_config){ 0, 0, allowed, 1, { -1, -1 } }, &again),
+		0);
 	assert_true(again.port > 0);
 	udp_close(&again);
 }
@@ -166,10 +171,14 @@ static void port_busy_body(struct privhelper *h)
 		setsockopt(six, IPPROTO_IPV6, IPV6_V6ONLY, &(int){ 1 }, sizeof(int));
 		assert_int_equal(bind(six, (struct sockaddr *)&a, sizeof(a)), 0);
 	}
-	assert_int_equal(privhelper_udp_open(h, 4711, 0, OFFLOAD_ALL, &u), -EADDRINUSE);
+	assert_int_equal(privhelper_udp_open(h,
+				 &(struct udp_config){ 4711, 0, OFFLOAD_ALL, 1, { -1, -1 } }, &u),
+		-EADDRINUSE);
 	close(four);
 	close(six);
-	assert_int_equal(privhelper_udp_open(h, 4711, 0, OFFLOAD_ALL, &u), 0);
+	assert_int_equal(privhelper_udp_open(h,
+				 &(struct udp_config){ 4711, 0, OFFLOAD_ALL, 1, { -1, -1 } }, &u),
+		0);
 	assert_int_equal(u.port, 4711);
 	udp_close(&u);
 }
@@ -270,7 +279,8 @@ static void moved_tun_body(struct privhelper *h)
 	assert_int_equal(gso_max_of(fd, ifindex), 30000);
 	close(fd);
 	/* It stepped back: port 5353 is taken there and free here. */
-	assert_int_equal(privhelper_udp_open(h, 5353, 0, 0, &u), 0);
+	assert_int_equal(
+		privhelper_udp_open(h, &(struct udp_config){ 5353, 0, 0, 1, { -1, -1 } }, &u), 0);
 	udp_close(&u);
 }
 
@@ -454,7 +464,9 @@ static int raw_call(struct privhelper *h, const void *msg, size_t len, const str
 	err = reply.err;
 	if (err < 0) {
 		assert_int_equal(got.n, 0);
-		assert_int_equal(reply.port | reply.offloads | reply.mask | reply.ifindex, 0);
+		assert_int_equal(
+			reply.port | reply.offloads | reply.data | reply.handshake | reply.ifindex,
+			0);
 	}
 	priv_fds_close(&got);
 	return err;
@@ -637,8 +649,12 @@ static void died_test(void **state)
 	need_root();
 	start(&h);
 	assert_int_equal(kill(h.pid, SIGKILL), 0);
-	assert_int_equal(privhelper_udp_open(&h, 0, 0, 0, &u), -EPIPE);
-	assert_int_equal(privhelper_udp_open(&h, 0, 0, 0, &u), -EPIPE);
+	assert_int_equal(
+		privhelper_udp_open(&h, &(struct udp_config){ 0, 0, 0, 1, { -1, -1 } }, &u),
+		-EPIPE);
+	assert_int_equal(
+		privhelper_udp_open(&h, &(struct udp_config){ 0, 0, 0, 1, { -1, -1 } }, &u),
+		-EPIPE);
 	assert_int_equal(privhelper_stop(&h), -EPIPE);
 	assert_int_equal(privhelper_stop(&h), 0);
 }
@@ -658,8 +674,12 @@ static void died_unread_test(void **state)
 	assert_int_equal(kill(h.pid, SIGKILL), 0);
 	p.fd = h.fd;
 	assert_int_equal(poll(&p, 1, 2000), 1);
-	assert_int_equal(privhelper_udp_open(&h, 0, 0, 0, &u), -EPIPE);
-	assert_int_equal(privhelper_udp_open(&h, 0, 0, 0, &u), -EPIPE);
+	assert_int_equal(
+		privhelper_udp_open(&h, &(struct udp_config){ 0, 0, 0, 1, { -1, -1 } }, &u),
+		-EPIPE);
+	assert_int_equal(
+		privhelper_udp_open(&h, &(struct udp_config){ 0, 0, 0, 1, { -1, -1 } }, &u),
+		-EPIPE);
 	assert_int_equal(privhelper_stop(&h), -EPIPE);
 }
 
@@ -675,7 +695,9 @@ static void full_test(void **state)
 	suspend(h.pid);
 	while (priv_send(h.fd, &req, sizeof(req), NULL, MSG_DONTWAIT) == 0)
 		;
-	assert_int_equal(privhelper_udp_open(&h, 0, 0, 0, &u), -ETIMEDOUT);
+	assert_int_equal(
+		privhelper_udp_open(&h, &(struct udp_config){ 0, 0, 0, 1, { -1, -1 } }, &u),
+		-ETIMEDOUT);
 	assert_int_equal(kill(h.pid, SIGKILL), 0);
 	assert_int_equal(privhelper_stop(&h), -EPIPE);
 }
@@ -692,13 +714,16 @@ static void hangs_test(void **state)
 	start(&h);
 	suspend(h.pid);
 	begin_ns = clock_now_ns();
-	assert_int_equal(privhelper_udp_open(&h, 4712, 0, 0, &u), -ETIMEDOUT);
+	assert_int_equal(
+		privhelper_udp_open(&h, &(struct udp_config){ 4712, 0, 0, 1, { -1, -1 } }, &u),
+		-ETIMEDOUT);
 	assert_in_range((clock_now_ns() - begin_ns) / NSEC_PER_MSEC, PRIVHELPER_TIMEOUT_MS - 1,
 		PRIVHELPER_TIMEOUT_MS * 3);
 	assert_int_equal(kill(h.pid, SIGCONT), 0);
-	assert_int_equal(privhelper_udp_open(&h, 4713, 0, 0, &u), 0);
+	assert_int_equal(
+		privhelper_udp_open(&h, &(struct udp_config){ 4713, 0, 0, 1, { -1, -1 } }, &u), 0);
 	assert_int_equal(u.port, 4713);
-	assert_int_equal(port_of(u.data[0] >= 0 ? u.data[0] : u.data[1]), 4713);
+	assert_int_equal(port_of(u.data[0][0] >= 0 ? u.data[0][0] : u.data[1][0]), 4713);
 	udp_close(&u);
 	/* One that does not end when told to is killed. */
 	suspend(h.pid);
@@ -715,7 +740,8 @@ static void signals_test(void **state)
 	start(&h);
 	for (size_t i = 0; i < ARRAY_LEN(harmless); i++)
 		assert_int_equal(kill(h.pid, harmless[i]), 0);
-	assert_int_equal(privhelper_udp_open(&h, 0, 0, 0, &u), 0);
+	assert_int_equal(
+		privhelper_udp_open(&h, &(struct udp_config){ 0, 0, 0, 1, { -1, -1 } }, &u), 0);
 	udp_close(&u);
 	assert_int_equal(privhelper_stop(&h), 0);
 }
@@ -822,11 +848,14 @@ static void unprivileged_body(void)
 	assert_int_equal(privhelper_start(&h, SANDBOX_KILL), 0);
 	assert_int_equal(h.fd, -1);
 	assert_int_equal(h.pid, 0);
-	assert_int_equal(privhelper_udp_open(&h, 0, 0, 0, &u), 0);
+	assert_int_equal(
+		privhelper_udp_open(&h, &(struct udp_config){ 0, 0, 0, 1, { -1, -1 } }, &u), 0);
 	assert_true(u.port >= 1024);
 	assert_int_equal(privhelper_udp_mark(&h, &u, MARK), -EPERM);
 	udp_close(&u);
-	assert_int_equal(privhelper_udp_open(&h, 80, 0, 0, &u), -EACCES);
+	assert_int_equal(
+		privhelper_udp_open(&h, &(struct udp_config){ 80, 0, 0, 1, { -1, -1 } }, &u),
+		-EACCES);
 	/* A TUN that somebody opened for us. */
 	t = home_tun;
 	if (t.fd >= 0) {
@@ -855,8 +884,11 @@ static void partial_body(void)
 	assert_int_equal(sandbox_keep(caps, 1), 0);
 	start(&h);
 	assert_int_equal(sandbox_drop_all(), 0);
-	assert_int_equal(privhelper_udp_open(&h, 80, 0, 0, &u), -EACCES);
-	assert_int_equal(privhelper_udp_open(&h, 0, 0, 0, &u), 0);
+	assert_int_equal(
+		privhelper_udp_open(&h, &(struct udp_config){ 80, 0, 0, 1, { -1, -1 } }, &u),
+		-EACCES);
+	assert_int_equal(
+		privhelper_udp_open(&h, &(struct udp_config){ 0, 0, 0, 1, { -1, -1 } }, &u), 0);
 	assert_int_equal(privhelper_udp_mark(&h, &u, MARK), 0);
 	udp_close(&u);
 	if (home_tun.fd >= 0) {

@@ -19,13 +19,14 @@
 
 enum { QUICK_MS = 2000 };
 
+static const struct engine_config plain;
 static const struct engine_ops *ops;
 static struct engine *e;
 static struct io_batch batch;
 
 static int setup(void **state)
 {
-	return engine_pick(&ops, "epoll") || ops->open(&e);
+	return engine_pick(&ops, "epoll", &plain) || ops->open(&e, &plain);
 }
 
 static int teardown(void **state)
@@ -75,9 +76,9 @@ static void test_pick(void **state)
 {
 	const struct engine_ops *o = NULL;
 
-	assert_int_equal(engine_pick(&o, "no_such_engine"), -EINVAL);
+	assert_int_equal(engine_pick(&o, "no_such_engine", &plain), -EINVAL);
 	assert_null(o);
-	assert_int_equal(engine_pick(&o, "auto"), 0);
+	assert_int_equal(engine_pick(&o, "auto", &plain), 0);
 	assert_non_null(o);
 }
 
@@ -127,7 +128,7 @@ static void test_wake_after_batches(void **state)
 	struct sockaddr_in a, b;
 	int fa = udp_open(&a), fb = udp_open(&b);
 
-	assert_int_equal(ops->add(e, fb, IO_DGRAM, 1), 0);
+	assert_int_equal(ops->add(e, &(struct io_channel){ fb, IO_DGRAM, 1, NULL }), 0);
 	for (int n_batches = 1; n_batches <= 20; n_batches++) {
 		uint64_t start;
 
@@ -157,7 +158,7 @@ static void test_datagrams(void **state)
 	uint8_t text[100];
 	size_t n = 0;
 
-	assert_int_equal(ops->add(e, fb, IO_DGRAM, 42), 0);
+	assert_int_equal(ops->add(e, &(struct io_channel){ fb, IO_DGRAM, 31, NULL }), 0);
 	for (size_t i = 0; i < 100; i++) {
 		text[i] = (uint8_t)i;
 		tx_set(&tx[i], &iov[i], &text[i], 1, &b);
@@ -171,7 +172,7 @@ static void test_datagrams(void **state)
 		for (size_t i = 0; i < batch.n; i++, n++) {
 			struct io_rx *rx = &batch.rx[i];
 
-			assert_int_equal(rx->tag, 42);
+			assert_int_equal(rx->tag, 31);
 			assert_int_equal(rx->len, 1);
 			assert_int_equal(rx->data[0], n);
 			assert_non_null(rx->hdr);
@@ -197,7 +198,7 @@ static void test_lengths(void **state)
 	size_t n = 0;
 
 	memset(big, 0x5a, sizeof(big));
-	assert_int_equal(ops->add(e, fb, IO_DGRAM, 1), 0);
+	assert_int_equal(ops->add(e, &(struct io_channel){ fb, IO_DGRAM, 1, NULL }), 0);
 	tx_set(&tx[0], &iov[0], big, 0, &b);
 	tx_set(&tx[1], &iov[1], big, sizeof(big), &b);
 	assert_int_equal(ops->send(e, fa, IO_DGRAM, tx, 2), 2);
@@ -221,7 +222,7 @@ static void test_frames(void **state)
 	int fd[2];
 
 	frames_open(fd);
-	assert_int_equal(ops->add(e, fd[0], IO_FRAME, 7), 0);
+	assert_int_equal(ops->add(e, &(struct io_channel){ fd[0], IO_FRAME, 7, NULL }), 0);
 	memset(frame, 1, sizeof(frame));
 	memset(big, 2, sizeof(big));
 	tx_set(&tx[0], &iov[0], frame, sizeof(frame), NULL);
@@ -255,7 +256,7 @@ static void test_send_errors(void **state)
 	struct iovec iov[4];
 	struct io_tx tx[4];
 
-	assert_int_equal(ops->add(e, fb, IO_DGRAM, 1), 0);
+	assert_int_equal(ops->add(e, &(struct io_channel){ fb, IO_DGRAM, 1, NULL }), 0);
 	for (int i = 0; i < 4; i++)
 		tx_set(&tx[i], &iov[i], &huge[i], i == 1 ? sizeof(huge) : 1 + (size_t)i, &b);
 	assert_int_equal(ops->send(e, fa, IO_DGRAM, tx, 4), 3);
@@ -285,7 +286,7 @@ static void test_icmp_refused(void **state)
 	int fa = udp_open(&a), fb = udp_open(&b), fd = udp_open(&gone);
 
 	close(fd);
-	assert_int_equal(ops->add(e, fa, IO_DGRAM, 5), 0);
+	assert_int_equal(ops->add(e, &(struct io_channel){ fa, IO_DGRAM, 5, NULL }), 0);
 	assert_int_equal(connect(fa, (struct sockaddr *)&gone, sizeof(gone)), 0);
 	assert_int_equal(send(fa, "x", 1, 0), 1);
 	/* The error is reported once and is no message. */
@@ -309,8 +310,8 @@ static void test_fairness(void **state)
 	unsigned n_rounds = 0, n_heard = 0;
 
 	frames_open(busy);
-	assert_int_equal(ops->add(e, busy[0], IO_FRAME, 1), 0);
-	assert_int_equal(ops->add(e, fb, IO_DGRAM, 2), 0);
+	assert_int_equal(ops->add(e, &(struct io_channel){ busy[0], IO_FRAME, 1, NULL }), 0);
+	assert_int_equal(ops->add(e, &(struct io_channel){ fb, IO_DGRAM, 2, NULL }), 0);
 	for (; n_rounds < 200; n_rounds++) {
 		bool is_heard = false;
 
@@ -340,7 +341,8 @@ static void test_channel_limit(void **state)
 
 	for (int i = 0; i <= IO_CHANNELS_MAX; i++) {
 		frames_open(fd[i]);
-		assert_int_equal(ops->add(e, fd[i][0], IO_FRAME, (uint32_t)i),
+		assert_int_equal(
+			ops->add(e, &(struct io_channel){ fd[i][0], IO_FRAME, (uint32_t)i, NULL }),
 			i < IO_CHANNELS_MAX ? 0 : -ENOSPC);
 	}
 	/* Each has its turn, together or one by one. */
@@ -360,11 +362,12 @@ static void test_channel_limit(void **state)
 	assert_int_equal(write(fd[3][1], "abc", 3), 3);
 	assert_int_equal(ops->wait(e, &batch, 20 * NSEC_PER_MSEC), 0);
 	assert_int_equal(batch.n, 0);
-	assert_int_equal(ops->add(e, fd[IO_CHANNELS_MAX][0], IO_FRAME, 99), 0);
+	assert_int_equal(
+		ops->add(e, &(struct io_channel){ fd[IO_CHANNELS_MAX][0], IO_FRAME, 30, NULL }), 0);
 	assert_int_equal(write(fd[IO_CHANNELS_MAX][1], "abcd", 4), 4);
 	wait_quick();
 	assert_int_equal(batch.n, 1);
-	assert_int_equal(batch.rx[0].tag, 99);
+	assert_int_equal(batch.rx[0].tag, 30);
 	for (int i = 0; i <= IO_CHANNELS_MAX; i++) {
 		ops->drop(e, fd[i][0]);
 		close(fd[i][0]);
@@ -376,10 +379,10 @@ static void test_bad_descriptors(void **state)
 {
 	int fd[2];
 
-	assert_int_equal(ops->add(e, -1, IO_FRAME, 0), -EBADF);
+	assert_int_equal(ops->add(e, &(struct io_channel){ -1, IO_FRAME, 0, NULL }), -EBADF);
 	frames_open(fd);
-	assert_int_equal(ops->add(e, fd[0], IO_FRAME, 0), 0);
-	assert_int_equal(ops->add(e, fd[0], IO_FRAME, 0), -EEXIST);
+	assert_int_equal(ops->add(e, &(struct io_channel){ fd[0], IO_FRAME, 0, NULL }), 0);
+	assert_int_equal(ops->add(e, &(struct io_channel){ fd[0], IO_FRAME, 0, NULL }), -EEXIST);
 	assert_int_equal(ops->drop(e, fd[0]), 0);
 	close(fd[0]);
 	close(fd[1]);
@@ -401,8 +404,8 @@ static void test_tun_gone(void **state)
 	assert_true(fd >= 0);
 	assert_int_equal(ioctl(fd, TUNSETIFF, &ifr), 0);
 	frames_open(other);
-	assert_int_equal(ops->add(e, fd, IO_FRAME, 1), 0);
-	assert_int_equal(ops->add(e, other[0], IO_FRAME, 2), 0);
+	assert_int_equal(ops->add(e, &(struct io_channel){ fd, IO_FRAME, 1, NULL }), 0);
+	assert_int_equal(ops->add(e, &(struct io_channel){ other[0], IO_FRAME, 2, NULL }), 0);
 	assert_int_equal(ops->wait(e, &batch, 0), 0);
 	assert_int_equal(system("ip link del gone0"), 0);
 	wait_quick();

@@ -26,6 +26,7 @@ enum {
 };
 
 /* What a meter holds at the start is all there is: it refills too slowly to matter. */
+static const struct udp_config one_each = { .allowed = OFFLOAD_ALL, .n = 1, .steer = { -1, -1 } };
 static const struct sieve_settings slow = {
 	.flood_per_s = 1,
 	.flood_burst = 10,
@@ -68,7 +69,7 @@ static int setup(void **state)
 
 	if (load_error())
 		return 0; /* the tests say that they skip */
-	if (sieve_create(&sieve) || udp_open(&u, 0, 0, OFFLOAD_ALL) || sieve_attach(sieve, &u))
+	if (sieve_create(&sieve) || udp_open(&u, &one_each) || sieve_attach(sieve, &u))
 		return -1;
 	sieve_set(sieve, &slow);
 	sender[0] = socket(AF_INET, SOCK_DGRAM, 0);
@@ -94,7 +95,7 @@ static int teardown(void **state)
 
 static bool has_family(unsigned family)
 {
-	return u.data[family] >= 0 && sender[family] >= 0;
+	return u.data[family][0] >= 0 && sender[family] >= 0;
 }
 
 /* ---- Sending from any address, and what has become of it. */
@@ -223,7 +224,7 @@ static void below_flood(void **state)
 	assert_int_equal(dropped(SIEVE_DROP_SOURCE), 7);
 	assert_int_equal(read_all(u.handshake[0]), 3);
 	/* What did not pass went nowhere else. */
-	assert_int_equal(read_all(u.data[0]), 0);
+	assert_int_equal(read_all(u.data[0][0]), 0);
 }
 
 static void each_source_has_its_share(void **state)
@@ -498,7 +499,7 @@ static struct wg_endpoint endpoint_of(const char *source)
 static size_t data_arrives(const char *source, uint32_t receiver, unsigned n, bool is_train)
 {
 	static uint8_t train[64 * 1000];
-	int fd = u.data[strchr(source, ':') != NULL];
+	int fd = u.data[strchr(source, ':') != NULL][0];
 	size_t n_arrived = 0;
 	uint8_t mark = 0;
 
@@ -737,7 +738,8 @@ static void attach_without_privilege(void **state)
 		struct udp mine;
 		struct sieve *second;
 
-		if (sandbox_drop_all() || udp_open(&mine, 0, 0, OFFLOAD_ALL))
+		if (sandbox_drop_all() ||
+			udp_open(&mine, &(struct udp_config){ 0, 0, OFFLOAD_ALL, 1, { -1, -1 } }))
 			_exit(1);
 		if (sieve_attach(sieve, &mine) || sieve_attach(sieve, &mine))
 			_exit(2);
@@ -770,9 +772,10 @@ static void destroyed_first(void **state)
 static void no_sieve(void **state)
 {
 	uint64_t n[SIEVE_DROP_N] = { 1, 1 };
-	struct udp none = { .data = { -1, -1 }, .handshake = { -1, -1 } };
+	struct udp none;
 	struct wg_endpoint e = { 0 };
 
+	udp_init(&none);
 	assert_int_equal(sieve_attach(NULL, &none), 0);
 	sieve_set(NULL, &sieve_defaults);
 	sieve_accuse(NULL, &e, 1, UINT64_MAX);

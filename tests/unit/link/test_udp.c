@@ -22,7 +22,10 @@ static int setup(void **state)
 {
 	for (size_t i = 0; i < sizeof(train); i++)
 		train[i] = (uint8_t)(i % SEG ? i * 7 : WGMSG_DATA);
-	return udp_open(&a, 0, 0, OFFLOAD_ALL) || udp_open(&b, 0, 0, OFFLOAD_ALL) ? -1 : 0;
+	return udp_open(&a, &(struct udp_config){ 0, 0, OFFLOAD_ALL, 1, { -1, -1 } }) ||
+			udp_open(&b, &(struct udp_config){ 0, 0, OFFLOAD_ALL, 1, { -1, -1 } })
+		? -1
+		: 0;
 }
 
 static int teardown(void **state)
@@ -85,7 +88,7 @@ static void same_port(void **state)
 	assert_int_not_equal(a.port, 0);
 	assert_int_not_equal(a.port, b.port);
 	for (unsigned i = 0; i < 4; i++) {
-		int fd = i < 2 ? a.data[i] : a.handshake[i - 2];
+		int fd = i < 2 ? a.data[i][0] : a.handshake[i - 2];
 
 		if (fd < 0)
 			continue;
@@ -93,7 +96,7 @@ static void same_port(void **state)
 		assert_int_equal(getsockname(fd, (struct sockaddr *)&addr, &len), 0);
 		assert_int_equal(be16toh(((struct sockaddr_in *)&addr)->sin_port), a.port);
 	}
-	assert_true(a.data[0] >= 0);
+	assert_true(a.data[0][0] >= 0);
 }
 
 /* A second gateway of the same user must not join in. */
@@ -103,19 +106,26 @@ static void exclusive(void **state)
 	pid_t pid;
 	int status;
 
-	assert_int_equal(udp_open(&other, a.port, 0, OFFLOAD_ALL), -EADDRINUSE);
-	assert_int_equal(other.data[0], -1);
+	assert_int_equal(
+		udp_open(&other, &(struct udp_config){ a.port, 0, OFFLOAD_ALL, 1, { -1, -1 } }),
+		-EADDRINUSE);
+	assert_int_equal(other.data[0][0], -1);
 	pid = fork();
 	assert_true(pid >= 0);
 	if (!pid)
-		_exit(udp_open(&other, a.port, 0, OFFLOAD_ALL) == -EADDRINUSE ? 0 : 1);
+		_exit(udp_open(&other,
+			      &(struct udp_config){ a.port, 0, OFFLOAD_ALL, 1, { -1, -1 } }) ==
+					-EADDRINUSE
+				? 0
+				: 1);
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_int_equal(status, 0);
 	/* and the port is free again afterwards */
 	uint16_t port = b.port;
 
 	udp_close(&b);
-	assert_int_equal(udp_open(&b, port, 0, OFFLOAD_ALL), 0);
+	assert_int_equal(
+		udp_open(&b, &(struct udp_config){ port, 0, OFFLOAD_ALL, 1, { -1, -1 } }), 0);
 	assert_int_equal(b.port, port);
 }
 
@@ -136,9 +146,12 @@ static void one_family_taken(void **state)
 	assert_int_equal(bind(fd, (struct sockaddr *)&addr, sizeof(addr)), 0);
 	assert_int_equal(getsockname(fd, (struct sockaddr *)&addr, &len), 0);
 	port = be16toh(addr.sin6_port);
-	assert_int_equal(udp_open(&other, port, 0, OFFLOAD_ALL), -EADDRINUSE);
+	assert_int_equal(
+		udp_open(&other, &(struct udp_config){ port, 0, OFFLOAD_ALL, 1, { -1, -1 } }),
+		-EADDRINUSE);
 	close(fd);
-	assert_int_equal(udp_open(&other, port, 0, OFFLOAD_ALL), 0);
+	assert_int_equal(
+		udp_open(&other, &(struct udp_config){ port, 0, OFFLOAD_ALL, 1, { -1, -1 } }), 0);
 	udp_close(&other);
 }
 
@@ -152,13 +165,13 @@ static void sorting(void **state)
 	for (unsigned family = 0; family < 2; family++) {
 		struct wg_endpoint to = to_port(family, b.port);
 
-		if (a.data[family] < 0)
+		if (a.data[family][0] < 0)
 			continue;
 		assert_true(b.handshake[family] >= 0);
 		for (unsigned type = 0; type < 256; type++) {
 			bool is_handshake = type >= 1 && type <= 3;
-			int fd = is_handshake ? b.handshake[family] : b.data[family];
-			int other = is_handshake ? b.data[family] : b.handshake[family];
+			int fd = is_handshake ? b.handshake[family] : b.data[family][0];
+			int other = is_handshake ? b.data[family][0] : b.handshake[family];
 
 			msg[0] = (uint8_t)type;
 			assert_int_equal(udp_send_one(&a, type & 1, &to, msg, 148, 0), 0);
@@ -169,7 +182,7 @@ static void sorting(void **state)
 		}
 		/* no first byte at all */
 		assert_int_equal(udp_send_one(&a, false, &to, msg, 0, 0), 0);
-		assert_true(receive(b.data[family], &rx, buf, sizeof(buf), &len, 1000));
+		assert_true(receive(b.data[family][0], &rx, buf, sizeof(buf), &len, 1000));
 		assert_int_equal(len, 0);
 	}
 }
@@ -188,14 +201,14 @@ static void sticky_source(void **state)
 	addr.addr.ip[3] = 77; /* 127.0.0.77 */
 	endpoint_from_addr(&to, &addr);
 	assert_int_equal(udp_send_one(&a, false, &to, msg, sizeof(msg), 0xb8), 0);
-	assert_true(receive(b.data[0], &rx, buf, sizeof(buf), &len, 1000));
+	assert_true(receive(b.data[0][0], &rx, buf, sizeof(buf), &len, 1000));
 	assert_int_equal(rx.tos, 0xb8);
 	assert_int_equal(rx.seg_len, sizeof(msg));
 	endpoint_to_addr(&addr, &rx.from);
 	assert_int_equal(addr.port, a.port);
 	back = rx.from;
 	assert_int_equal(udp_send_one(&b, false, &back, msg, sizeof(msg), 0), 0);
-	assert_true(receive(a.data[0], &rx, buf, sizeof(buf), &len, 1000));
+	assert_true(receive(a.data[0][0], &rx, buf, sizeof(buf), &len, 1000));
 	endpoint_to_addr(&addr, &rx.from);
 	assert_int_equal(addr.addr.ip[3], 77);
 	assert_int_equal(addr.port, b.port);
@@ -203,7 +216,7 @@ static void sticky_source(void **state)
 	/* A source that is not ours: without it rather than not at all. */
 	back.local[4] = 9;
 	assert_int_equal(udp_send_one(&b, true, &back, msg, sizeof(msg), 0), 0);
-	assert_true(receive(a.data[0], &rx, buf, sizeof(buf), &len, 1000));
+	assert_true(receive(a.data[0][0], &rx, buf, sizeof(buf), &len, 1000));
 	endpoint_to_addr(&addr, &rx.from);
 	assert_int_equal(addr.addr.ip[0], 127);
 }
@@ -216,19 +229,19 @@ static void sticky_source_v6(void **state)
 	struct udp_rx rx;
 	size_t len;
 
-	if (a.data[1] < 0) {
+	if (a.data[1][0] < 0) {
 		print_message("skipped: no IPv6\n");
 		skip();
 	}
 	assert_int_equal(udp_send_one(&a, false, &to, msg, sizeof(msg), 0x2e), 0);
-	assert_true(receive(b.data[1], &rx, buf, sizeof(buf), &len, 1000));
+	assert_true(receive(b.data[1][0], &rx, buf, sizeof(buf), &len, 1000));
 	assert_int_equal(rx.tos, 0x2e);
 	assert_memory_not_equal(rx.from.local, zero, sizeof(zero));
 	assert_int_equal(udp_send_one(&b, false, &rx.from, msg, sizeof(msg), 0), 0);
-	assert_true(receive(a.data[1], &rx, buf, sizeof(buf), &len, 1000));
+	assert_true(receive(a.data[1][0], &rx, buf, sizeof(buf), &len, 1000));
 	rx.from.local[5] = 9;
 	assert_int_equal(udp_send_one(&a, false, &rx.from, msg, sizeof(msg), 0), 0);
-	assert_true(receive(b.data[1], &rx, buf, sizeof(buf), &len, 1000));
+	assert_true(receive(b.data[1][0], &rx, buf, sizeof(buf), &len, 1000));
 }
 
 /* A train arrives as a train, or at least whole. */
@@ -241,18 +254,18 @@ static void real_train(void **state)
 	struct udp_tx mem;
 	struct io_tx tx;
 
-	assert_int_equal(epoll_ops.open(&e), 0);
+	assert_int_equal(epoll_ops.open(&e, &(struct engine_config){ 0 }), 0);
 	for (unsigned family = 0; family < 2; family++) {
 		struct wg_endpoint to = to_port(family, b.port);
 		size_t got = 0, len, messages = 0;
 		struct udp_rx rx;
 
-		if (a.data[family] < 0)
+		if (a.data[family][0] < 0)
 			continue;
 		udp_tx_fill(&tx, &mem, &to, &iov, SEG, 0, 0);
-		assert_int_equal(udp_send(&epoll_ops, e, a.data[family], &tx, 1, &paths), 0);
+		assert_int_equal(udp_send(&epoll_ops, e, a.data[family][0], &tx, 1, &paths), 0);
 		while (got < iov.iov_len) {
-			assert_true(receive(b.data[family], &rx, buf, sizeof(buf), &len, 1000));
+			assert_true(receive(b.data[family][0], &rx, buf, sizeof(buf), &len, 1000));
 			assert_memory_equal(buf, train + got, len);
 			assert_int_equal(rx.seg_len, len < SEG ? len : SEG);
 			got += len;
@@ -275,7 +288,7 @@ static void truncated(void **state)
 	size_t len;
 
 	assert_int_equal(udp_send_one(&a, false, &to, train, 100, 0), 0);
-	assert_false(receive(b.data[0], &rx, buf, sizeof(buf), &len, 1000));
+	assert_false(receive(b.data[0][0], &rx, buf, sizeof(buf), &len, 1000));
 	assert_int_equal(len, sizeof(buf));
 }
 
@@ -283,10 +296,11 @@ static void offloads_forbidden(void **state)
 {
 	struct udp u;
 
-	assert_int_equal(udp_open(&u, 0, 0, 0), 0);
+	assert_int_equal(udp_open(&u, &(struct udp_config){ 0, 0, 0, 1, { -1, -1 } }), 0);
 	assert_int_equal(u.offloads, 0);
 	udp_close(&u);
-	assert_int_equal(udp_open(&u, 0, 0, OFFLOAD_UDP_GSO), 0);
+	assert_int_equal(
+		udp_open(&u, &(struct udp_config){ 0, 0, OFFLOAD_UDP_GSO, 1, { -1, -1 } }), 0);
 	assert_int_equal(u.offloads & ~(unsigned)OFFLOAD_UDP_GSO, 0);
 	udp_close(&u);
 	udp_close(&u); /* twice is fine */
@@ -309,7 +323,7 @@ static void mark(void **state)
 		assert_int_equal(getsockopt(a.handshake[i], SOL_SOCKET, SO_MARK, &got, &len), 0);
 		assert_int_equal(got, 0x1234);
 	}
-	assert_int_equal(getsockopt(a.data[0], SOL_SOCKET, SO_MARK, &got, &len), 0);
+	assert_int_equal(getsockopt(a.data[0][0], SOL_SOCKET, SO_MARK, &got, &len), 0);
 	assert_int_equal(got, 0x1234);
 }
 

@@ -16,6 +16,7 @@
 
 enum { SEG = 1452, N_SEGS = 20, LOG = 4096 };
 
+static const struct udp_config one = { .allowed = OFFLOAD_ALL, .n = 1, .steer = { -1, -1 } };
 static uint8_t data[N_SEGS * SEG];
 
 /* ---- An engine with a kernel of our making. */
@@ -350,26 +351,28 @@ static void real_narrow_path(void **state)
 	}
 	for (size_t i = 0; i < sizeof(data); i++)
 		data[i] = (uint8_t)(i % SEG ? i * 11 : 4);
-	assert_int_equal(udp_open(&a, 0, 0, OFFLOAD_ALL), 0);
-	assert_int_equal(udp_open(&b, 0, 0, OFFLOAD_ALL), 0);
-	assert_int_equal(epoll_ops.open((void *)&e), 0);
+	assert_int_equal(udp_open(&a, &one), 0);
+	assert_int_equal(udp_open(&b, &one), 0);
+	assert_int_equal(epoll_ops.open((void *)&e, &(struct engine_config){ 0 }), 0);
 	for (int family = 0; family < 2; family++) {
 		struct ipport addr = { .addr = { AF_INET, { 127, 0, 0, 1 } }, .port = b.port };
 		struct wg_endpoint to;
 
 		if (family)
 			addr.addr = (struct ipaddr){ AF_INET6, { [15] = 1 } };
-		if (a.data[family] < 0)
+		if (a.data[family][0] < 0)
 			continue;
 		memset(&paths, 0, sizeof(paths));
 		endpoint_from_addr(&to, &addr);
 		for (int round = 0; round < 3; round++) {
 			fill(0, &to, sizeof(data), SEG);
 			assert_int_equal(
-				udp_send(&epoll_ops, (void *)e, a.data[family], tx, 1, &paths), 0);
+				udp_send(&epoll_ops, (void *)e, a.data[family][0], tx, 1, &paths),
+				0);
 			for (size_t i = 0; i < N_SEGS; i++) {
 				assert_int_equal(
-					recv(b.data[family], buf, sizeof(buf), MSG_DONTWAIT), SEG);
+					recv(b.data[family][0], buf, sizeof(buf), MSG_DONTWAIT),
+					SEG);
 				assert_memory_equal(buf, data + i * SEG, SEG);
 			}
 			if (a.offloads & OFFLOAD_UDP_GSO)
