@@ -34,7 +34,7 @@ static void check(bool is_right)
 		abort();
 }
 
-/* As priv_send, but with more descriptors than the helper takes. */
+/* As priv_send, but with more descriptors than any request may carry but one. */
 static void send_any(const void *msg, size_t len, const uint8_t *choice)
 {
 	union {
@@ -77,8 +77,8 @@ static void check_reply(uint32_t seq, bool is_whole)
 	check(reply.magic == PRIV_MAGIC && reply.seq == seq && reply.err <= 0);
 	if (!is_whole)
 		check(reply.err == -EBADMSG);
-	check((unsigned)__builtin_popcount(reply.mask) == fds.n ||
-		(reply.ifindex && fds.n == 1 && !reply.mask));
+	check(priv_udp_count(&reply) == fds.n ||
+		(reply.ifindex && fds.n == 1 && !priv_udp_count(&reply)));
 	if (reply.err) {
 		check(fds.n == 0);
 		reply.seq = 0;

@@ -474,9 +474,11 @@ static int raw_call(struct privhelper *h, const void *msg, size_t len, const str
 
 static void malformed_test(void **state)
 {
-	const struct priv_request good = { .magic = PRIV_MAGIC, .seq = 1, .op = PRIV_UDP_OPEN };
+	const struct priv_request good = {
+		.magic = PRIV_MAGIC, .seq = 1, .op = PRIV_UDP_OPEN, .n = 1
+	};
 	uint32_t words[sizeof(good) / sizeof(uint32_t) + 1];
-	struct priv_request bad[12];
+	struct priv_request bad[15];
 	struct privhelper h;
 
 	need_root();
@@ -497,6 +499,9 @@ static void malformed_test(void **state)
 	bad[10].op = PRIV_UNREACH; /* needs the TUN */
 	bad[11].op = PRIV_UNREACH;
 	bad[11].bytes = ICMP_QUOTE_MAX + 1;
+	bad[12].n = 0;
+	bad[13].n = UDP_CHANNELS_MAX + 1;
+	bad[14].op = PRIV_UDP_MARK; /* n is not a field of this kind */
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++)
 		assert_int_equal(raw_call(&h, &bad[i], sizeof(bad[i]), NULL), -EBADMSG);
 	memset(words, 0, sizeof(words));
@@ -571,7 +576,7 @@ static void wrong_descriptors_test(void **state)
 /* More descriptors than a message may carry: refused, and none is kept. */
 static void too_many_descriptors_test(void **state)
 {
-	enum { N = 9 };
+	enum { N = PRIV_FDS_MAX + 10 };
 	struct priv_request req = { .magic = PRIV_MAGIC, .seq = 1, .op = PRIV_UDP_MARK };
 	union {
 		struct cmsghdr hdr;
