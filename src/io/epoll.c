@@ -15,18 +15,12 @@
  * replies come out before the write returns): unless there is much to do, the
  * TUN is read next, unasked.
  *
- * Before it blocks, an engine whose batches come close together looks for a while
- * (spin): a core that sleeps takes longer to wake, and finds its caches colder,
- * than most packets take altogether. It gives way to whoever wants the core,
- * and it pays: SPIN_SHARE of the time is its income, SPIN_CREDIT_MAX its purse. So
- * a burst of some seconds has the short round trip, and a trickle that goes on for
- * ever costs no more than that share of a core. A worker with much to do does not
- * spin: what gathers while it sleeps makes longer trains. Only where the TUN gives
- * full superframes anyway is there nothing to gather. */
+ * Before it blocks it may look for a while: io/spin.h says when. */
 #include "io/io.h"
 #include "base/arena.h"
 #include "base/clock.h"
 #include "base/rcu.h"
+#include "io/spin.h"
 #include <errno.h>
 #include <limits.h>
 #include <sched.h>
@@ -42,19 +36,10 @@ enum {
 	BATCH_BYTES = 256 * 1024, /* stop filling a batch beyond this */
 	TRAIN_BYTES = 8 * 1024, /* mean message length that counts as trains */
 	TRAINS_PER_BATCH = 4,
-	SPIN_SHARE = 16, /* one part in so many */
 	/* Odd number of cache lines, so that the first lines of the buffers do not
 	 * all fall into one set of the L1 cache. */
 	BUF_STRIDE = IO_BUF_LEN + 64 * 4,
 };
-#define SPIN_CREDIT_MAX (3 * NSEC_PER_SEC)
-#define SPIN_MAX (10 * NSEC_PER_MSEC) /* before it blocks after all */
-#define SPIN_GAP_MAX (10 * NSEC_PER_MSEC) /* mean time between batches: more is a trickle */
-#define SPIN_FREE (20 * NSEC_PER_MSEC / 1000) /* blocking and waking costs as much */
-#define SPIN_CONTENDED (50 * NSEC_PER_MSEC / 1000) /* a yield that took longer let another run */
-#define LOAD_SPAN (20 * NSEC_PER_MSEC) /* busy and idle time are remembered about so long */
-#define LENGTH_SPAN (4 << 20) /* and lengths for so many bytes */
-#define FRAME_FULL (56 * 1024) /* mean length (by bytes) from which on superframes are full */
 static_assert(BUF_STRIDE % 64 == 0 && BUF_STRIDE / 64 % 2 == 1, "stagger");
 
 struct channel {
@@ -73,13 +58,7 @@ struct engine {
 	bool is_woken; /* by wake(), during the wait under way */
 	unsigned first; /* channel that is read first, turns round */
 	struct channel ch[IO_CHANNELS_MAX];
-	uint64_t credit_ns; /* what it may spin */
-	uint64_t paid_ns; /* when credit_ns was last topped up */
-	uint64_t batch_ns; /* when a batch last came after a wait */
-	uint64_t gap_ns; /* running mean of the time between those */
-	uint64_t busy_ns, idle_ns; /* of the last while */
-	uint64_t resumed_ns; /* when the last wait ended */
-	uint64_t bytes, bytes_by_len; /* of TUN frames of the last while; the second times length */
+	struct spin spin;
 	struct arena arena;
 	struct mmsghdr msg[IO_BATCH_MAX];
 	struct iovec iov[IO_BATCH_MAX];
@@ -144,9 +123,7 @@ static int open_engine(struct engine **out, const struct engine_config *cfg)
 		goto close_fds;
 	}
 	buffers_init(e);
-	e->credit_ns = SPIN_CREDIT_MAX;
-	e->paid_ns = e->batch_ns = e->resumed_ns = clock_now_ns();
-	e->gap_ns = 4 * SPIN_GAP_MAX;
+	spin_init(&e->spin, clock_now_ns());
 	ret = watch(e, e->wakefd, IO_CHANNELS_MAX);
 	if (ret)
 		goto close_fds;
@@ -281,16 +258,9 @@ static void receive_frames(struct engine *e, struct channel *c, struct io_batch 
 		}
 		push(e, in, c, (size_t)len);
 		bytes += (size_t)len;
-		e->bytes += (size_t)len;
-		e->bytes_by_len += (size_t)len * (size_t)len;
+		spin_note_frame(&e->spin, (size_t)len);
 	}
 	c->n_episode += (unsigned)(in->n - first);
-}
-
-/* More than some 6 % of the time was work. */
-static bool is_loaded(const struct engine *e)
-{
-	return e->busy_ns > e->idle_ns / 16;
 }
 
 /* Under load a batch is what all channels have: long trains. Otherwise it is what
@@ -313,7 +283,7 @@ static void receive_hot(struct engine *e, struct io_batch *in)
 		/* Who was read last has its next turn last. */
 		if (in->n > n)
 			e->first = (i + 1) % IO_CHANNELS_MAX;
-		if (in->n > 0 && !is_loaded(e))
+		if (in->n > 0 && !spin_is_loaded(&e->spin))
 			return;
 	}
 }
@@ -352,31 +322,14 @@ static int poll_events(struct engine *e, int64_t timeout_ns)
 	return n;
 }
 
-static void earn(struct engine *e, uint64_t now_ns)
-{
-	uint64_t income = (now_ns - e->paid_ns) / SPIN_SHARE;
-
-	e->paid_ns = now_ns;
-	e->credit_ns =
-		income > SPIN_CREDIT_MAX - e->credit_ns ? SPIN_CREDIT_MAX : e->credit_ns + income;
-}
-
-static bool may_spin(const struct engine *e)
-{
-	if (e->gap_ns > SPIN_GAP_MAX || e->credit_ns < SPIN_MAX)
-		return false;
-	return !is_loaded(e) || e->bytes_by_len / FRAME_FULL > e->bytes;
-}
-
 /* Look for events without blocking, as long as that pays. Returns how many there were.
  * syscalls: sched_yield */
 static int spin(struct engine *e, uint64_t start_ns)
 {
-	uint64_t now = start_ns, before, cost;
+	uint64_t now = start_ns, before;
 	int n = 0;
 
-	earn(e, now);
-	if (!may_spin(e))
+	if (!spin_may(&e->spin, now))
 		return 0;
 	do {
 		rcu_quiescent();
@@ -386,42 +339,9 @@ static int spin(struct engine *e, uint64_t start_ns)
 		before = clock_now_ns();
 		sched_yield();
 		now = clock_now_ns();
-	} while (now - before < SPIN_CONTENDED && now - start_ns < SPIN_MAX);
-	cost = now - start_ns;
-	if (cost > SPIN_MAX) /* the rest was somebody else's time; may_spin saw this much */
-		cost = SPIN_MAX;
-	e->credit_ns -= cost > SPIN_FREE ? cost - SPIN_FREE : 0;
+	} while (spin_goes_on(start_ns, before, now));
+	spin_pay(&e->spin, now - start_ns);
 	return n;
-}
-
-/* Remember the work done until now. */
-static void note_work(struct engine *e, uint64_t now_ns)
-{
-	e->busy_ns += now_ns - e->resumed_ns;
-	e->resumed_ns = now_ns;
-	if (e->busy_ns + e->idle_ns > LOAD_SPAN) {
-		e->busy_ns /= 2;
-		e->idle_ns /= 2;
-	}
-	if (e->bytes > LENGTH_SPAN) {
-		e->bytes /= 2;
-		e->bytes_by_len /= 2;
-	}
-}
-
-/* Remember a wait that began at start_ns. */
-static void note_wait(struct engine *e, uint64_t start_ns, bool has_batch)
-{
-	uint64_t now = clock_now_ns(), gap = now - e->batch_ns;
-
-	e->idle_ns += now - start_ns;
-	e->resumed_ns = now;
-	if (!has_batch)
-		return;
-	if (gap > 4 * SPIN_GAP_MAX)
-		gap = 4 * SPIN_GAP_MAX;
-	e->batch_ns = now;
-	e->gap_ns = (3 * e->gap_ns + gap) / 4;
 }
 
 static int wait_batch(struct engine *e, struct io_batch *in, int64_t timeout_ns)
@@ -433,7 +353,7 @@ static int wait_batch(struct engine *e, struct io_batch *in, int64_t timeout_ns)
 	in->order = NULL;
 	e->is_woken = false;
 	if (++e->since_poll >= POLL_EVERY) {
-		note_work(e, clock_now_ns());
+		spin_note_work(&e->spin, clock_now_ns());
 		if (poll_events(e, 0) < 0 && errno != EINTR)
 			return -errno;
 	}
@@ -441,12 +361,12 @@ static int wait_batch(struct engine *e, struct io_batch *in, int64_t timeout_ns)
 	if (in->n > 0 || e->is_woken)
 		return 0;
 	start = clock_now_ns();
-	note_work(e, start);
+	spin_note_work(&e->spin, start);
 	if ((timeout_ns == 0 || spin(e, start) <= 0) && poll_events(e, timeout_ns) < 0 &&
 		errno != EINTR)
 		return -errno;
 	receive_hot(e, in);
-	note_wait(e, start, in->n > 0);
+	spin_note_wait(&e->spin, start, clock_now_ns(), in->n > 0);
 	return 0;
 }
 
@@ -501,7 +421,7 @@ static size_t send_batch(struct engine *e, int fd, enum io_kind kind, struct io_
 {
 	if (kind == IO_DGRAM)
 		return send_datagrams(fd, tx, n);
-	if (!is_loaded(e))
+	if (!spin_is_loaded(&e->spin))
 		expect_answer(e, fd);
 	return send_frames(fd, tx, n);
 }
