@@ -10,6 +10,8 @@
 #include "base/log.h"
 #include "base/rcu.h"
 #include "base/reasons.h"
+#include "gateway/ecn.h"
+#include "gateway/route.h"
 #include <errno.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -25,8 +27,6 @@ enum {
 	OUT_LEN = 256 * 1024, /* room for the messages of unsent trains */
 	SEND_BYTES = 48 * 1024, /* send as soon as this much is sealed */
 	MERGE_BYTES = 256 * 1024, /* write to the TUN at the latest when this much is merged */
-	ECN_MASK = 3,
-	ECN_CE = 3,
 };
 
 struct train {
@@ -131,30 +131,6 @@ static void flush_tun(struct worker *w)
 	merge_reset(w->merge);
 }
 
-/* RFC 6040 section 4.2: a congestion mark of the outer header goes on inside.
- * false: the inner packet cannot carry it and is dropped. */
-static bool carry_ecn(uint8_t *pkt, uint8_t outer_tos)
-{
-	if ((outer_tos & ECN_MASK) != ECN_CE)
-		return true;
-	if (pkt[0] >> 4 == 4) {
-		uint32_t sum;
-
-		if (!(pkt[1] & ECN_MASK))
-			return false;
-		/* RFC 1624: the 16-bit word that holds the TOS grows by the difference. */
-		sum = get_be16(pkt + 10) + (uint32_t)(ECN_CE - (pkt[1] & ECN_MASK)) * 0xfffe;
-		sum = (sum & 0xffff) + (sum >> 16);
-		put_be16(pkt + 10, (uint16_t)((sum & 0xffff) + (sum >> 16)));
-		pkt[1] |= ECN_CE;
-		return true;
-	}
-	if (!(pkt[1] & ECN_MASK << 4))
-		return false;
-	pkt[1] |= ECN_CE << 4;
-	return true;
-}
-
 static void deliver(struct worker *w, const struct wg_packet *pkts, size_t n, uint8_t tos)
 {
 	for (size_t i = 0; i < n; i++) {
@@ -162,7 +138,7 @@ static void deliver(struct worker *w, const struct wg_packet *pkts, size_t n, ui
 
 		if (p->drop != WG_OK || p->len == 0)
 			continue;
-		if (!carry_ecn(p->data, tos)) {
+		if (!ecn_carry(p->data, tos)) {
 			count_drop(w, WORKER_DROP_ECN, 1);
 			continue;
 		}
@@ -180,10 +156,7 @@ static void deliver(struct worker *w, const struct wg_packet *pkts, size_t n, ui
 static void queue_handshake(
 	struct worker *w, const uint8_t *msg, uint32_t len, const struct wg_endpoint *from)
 {
-	struct handshake_item item = { .from = *from, .len = (uint8_t)len };
-
-	memcpy(item.msg, msg, len);
-	if (queue_push(w->cfg.handshakes, &item))
+	if (handshake_item_push(w->cfg.handshakes, msg, len, from))
 		w->cfg.handshake_ready(w->cfg.ctx);
 	else
 		count_drop(w, WORKER_DROP_QUEUE_FULL, 1);
@@ -404,24 +377,14 @@ static void cut_frame(struct worker *w, const struct frame *f)
 }
 
 /* Look at a frame and find its peer; false: it is dropped. */
-static bool route_frame(struct worker *w, struct frame *f, const struct io_rx *rx)
+static bool look_at_frame(struct worker *w, struct frame *f, const struct io_rx *rx)
 {
 	if (split_init(&f->split, rx->data, rx->len, w->has_vnet) != SPLIT_OK) {
 		count_drop(w, WORKER_DROP_TUN_FRAME, 1);
 		return false;
 	}
-	f->peer = wg_route(w->wg, f->split.in.family, f->split.in.dst);
-	if (!f->peer) {
-		wg_worker_drop(w->wg, NULL, WG_DROP_NO_ROUTE, f->split.n);
-		unreach_offer(w->cfg.unreach, f->split.pkt, f->split.len, w->now_ns);
-		return false;
-	}
-	if (wg_is_loop(f->peer, f->split.pkt, f->split.len) ||
-		!wg_outer_hops(f->split.pkt, f->split.len, &f->hops)) {
-		wg_worker_drop(w->wg, f->peer, WG_DROP_LOOP, f->split.n);
-		return false;
-	}
-	return true;
+	f->peer = route_frame(w->wg, &f->split, w->cfg.unreach, w->now_ns, &f->hops);
+	return f->peer != NULL;
 }
 
 /* All frames of the batch, peer by peer: those of one peer keep their order and
@@ -455,7 +418,7 @@ static void run_batch(struct worker *w)
 
 		if (rx->tag != TAG_TUN)
 			take_datagram(w, rx, w->session[i]);
-		else if (route_frame(w, &w->frames[n_frames], rx))
+		else if (look_at_frame(w, &w->frames[n_frames], rx))
 			n_frames++;
 	}
 	flush_tun(w);

@@ -5,6 +5,7 @@
 #define GATEWAY_WORKER_H
 
 #include "base/queue.h"
+#include "gateway/handshake_item.h"
 #include "gateway/unreach.h"
 #include "io/io.h"
 #include "link/link.h"
@@ -28,13 +29,6 @@ enum worker_drop {
 };
 const char *worker_drop_key(enum worker_drop d);
 const char *worker_drop_text(enum worker_drop d);
-
-/* A handshake message on its way from a data worker to the handshake thread. */
-struct handshake_item {
-	struct wg_endpoint from;
-	uint8_t len;
-	uint8_t msg[WGMSG_INITIATION_LEN];
-};
 
 struct worker;
 
