@@ -39,13 +39,13 @@ struct lab {
 	bool made_sockets; /* the folder was not there before */
 	int ns[LAB_NS_MAX];
 	int n_ns;
-	struct program gateways[LAB_PROGRAMS_MAX];
+	struct program programs[LAB_PROGRAMS_MAX];
 	char error[LAB_TEXT_MAX];
 };
 
 /* ---- What is there. */
 
-static bool is_in_path(const char *name)
+bool lab_has(const char *name)
 {
 	const char *at = getenv("PATH");
 	char path[PATH_MAX];
@@ -77,16 +77,16 @@ const char *lab_missing(const char *penstock)
 		return "network namespaces need root";
 	if (access("/dev/net/tun", R_OK | W_OK) < 0)
 		return "/dev/net/tun cannot be used (modprobe tun)";
-	if (!is_in_path("ip"))
+	if (!lab_has("ip"))
 		return "ip (Debian package iproute2) is not in PATH";
-	if (!is_in_path("wg"))
+	if (!lab_has("wg"))
 		return "wg (Debian package wireguard-tools) is not in PATH";
 	return NULL;
 }
 
 const char *lab_kind_missing(enum lab_kind kind)
 {
-	if (kind == LAB_WIREGUARD_GO && !is_in_path(wireguard_go()))
+	if (kind == LAB_WIREGUARD_GO && !lab_has(wireguard_go()))
 		return "wireguard-go is not in PATH, and PENSTOCK_WIREGUARD_GO names none";
 	return NULL;
 }
@@ -198,7 +198,7 @@ void lab_destroy(struct lab *l)
 	if (!l)
 		return;
 	for (i = LAB_PROGRAMS_MAX - 1; i >= 0; i--)
-		program_end(&l->gateways[i]);
+		program_end(&l->programs[i]);
 	stop_keeper(l);
 	for (i = 0; i < l->n_ns; i++)
 		close(l->ns[i]);
@@ -268,13 +268,18 @@ static int text_file(const char *text)
 	return fd;
 }
 
-/* Its name and the first line of what it complained about. */
+/* Its name and the first line of what it complained about. Our own programs say their name
+ * themselves. */
 static int complaint(struct lab *l, const char *name, const struct program *p, int ret)
 {
 	char text[LAB_TEXT_MAX - 64];
 
 	program_errors(p, text, sizeof(text));
 	text[strcspn(text, "\n")] = '\0';
+	if (*text && !strcmp(name, l->penstock)) {
+		snprintf(l->error, sizeof(l->error), "%s", text);
+		return ret;
+	}
 	snprintf(l->error, sizeof(l->error), "%.40s: %s", name, *text ? text : strerror(-ret));
 	return ret;
 }
@@ -304,6 +309,39 @@ int lab_run(struct lab *l, int ns, const char *input, const char *const argv[])
 		complaint(l, argv[0], &p, ret);
 	program_end(&p);
 	return ret;
+}
+
+int lab_read(struct lab *l, int ns, const char *const argv[], int limit_ms, char *out, size_t cap)
+{
+	const struct program_place where = { l->ns[ns], l->mntns, -1 };
+	struct program p;
+	int status = 0, ret;
+
+	assert(ns >= 0);
+	assert(ns < l->n_ns);
+	assert(cap > 0);
+	out[0] = '\0';
+	ret = program_start(&p, &where, argv);
+	if (ret < 0)
+		return failed(l, ret, argv[0]);
+	ret = program_wait(&p, limit_ms, &status);
+	if (!ret && status)
+		ret = -EIO;
+	if (ret < 0)
+		complaint(l, argv[0], &p, ret);
+	program_output(&p, out, cap);
+	program_end(&p);
+	return ret;
+}
+
+void lab_kind_version(struct lab *l, enum lab_kind kind, char out[LAB_TEXT_MAX])
+{
+	const char *const argv[] = { kind == LAB_PENSTOCK ? l->penstock : wireguard_go(),
+		"--version", NULL };
+
+	if (lab_read(l, 0, argv, READY_TIMEOUT_MS, out, LAB_TEXT_MAX) < 0)
+		out[0] = '\0';
+	out[strcspn(out, "\n")] = '\0';
 }
 
 int lab_ip(struct lab *l, int ns, const char *fmt, ...)
@@ -358,6 +396,35 @@ int lab_sysctl(struct lab *l, int ns, const char *key, const char *value)
 	return ret;
 }
 
+/* ---- Programs that go on. */
+
+int lab_start(struct lab *l, int ns, const char *const argv[])
+{
+	const struct program_place where = { l->ns[ns], l->mntns, -1 };
+	int i, ret;
+
+	assert(ns >= 0);
+	assert(ns < l->n_ns);
+	for (i = 0; i < LAB_PROGRAMS_MAX && l->programs[i].out; i++)
+		;
+	if (i == LAB_PROGRAMS_MAX)
+		return failed(l, -ENOSPC, argv[0]);
+	ret = program_start(&l->programs[i], &where, argv);
+	return ret < 0 ? failed(l, ret, argv[0]) : i;
+}
+
+void lab_end(struct lab *l, int program)
+{
+	program_end(&l->programs[program]);
+}
+
+pid_t lab_pid(const struct lab *l, int program)
+{
+	const struct program *p = &l->programs[program];
+
+	return program_is_running(p) ? p->pid : 0;
+}
+
 /* ---- Gateways. */
 
 int lab_connect(const struct lab *l, const char *ifname)
@@ -404,41 +471,45 @@ static int wait_ready(struct lab *l, struct program *p, const char *ifname)
 
 int lab_gateway(struct lab *l, int ns, enum lab_kind kind, const char *ifname)
 {
-	const char *const ours[] = { l->penstock, "gateway", ifname, "--log-level", "warn", NULL };
-	const char *const theirs[] = { wireguard_go(), "-f", ifname, NULL };
-	const char *const *argv = kind == LAB_PENSTOCK ? ours : theirs;
-	struct program_place where = { l->ns[ns], l->mntns, -1 };
-	struct program *p;
-	int i, ret;
+	static const char *const nothing[] = { NULL };
 
-	assert(ns >= 0);
-	assert(ns < l->n_ns);
-	for (i = 0; i < LAB_PROGRAMS_MAX && l->gateways[i].out; i++)
-		;
-	if (i == LAB_PROGRAMS_MAX)
-		return failed(l, -ENOSPC, argv[0]);
-	p = &l->gateways[i];
-	ret = program_start(p, &where, argv);
-	if (ret < 0)
-		return failed(l, ret, argv[0]);
-	ret = wait_ready(l, p, ifname);
+	return lab_gateway_with(l, ns, kind, ifname, nothing);
+}
+
+int lab_gateway_with(
+	struct lab *l, int ns, enum lab_kind kind, const char *ifname, const char *const more[])
+{
+	const char *ours[LAB_ARGUMENTS_MAX + 6] = { l->penstock, "gateway", ifname, "--log-level",
+		"warn" };
+	const char *theirs[LAB_ARGUMENTS_MAX + 4] = { wireguard_go(), "-f", ifname };
+	const char **argv = kind == LAB_PENSTOCK ? ours : theirs;
+	size_t n = kind == LAB_PENSTOCK ? 5 : 3, i;
+	int program, ret;
+
+	for (i = 0; more[i]; i++) {
+		if (i == LAB_ARGUMENTS_MAX)
+			return failed(l, -E2BIG, argv[0]);
+		argv[n++] = more[i];
+	}
+	program = lab_start(l, ns, argv);
+	if (program < 0)
+		return program;
+	ret = wait_ready(l, &l->programs[program], ifname);
 	if (!ret)
-		return i;
-	complaint(l, argv[0], p, ret);
-	program_end(p);
+		return program;
+	complaint(l, argv[0], &l->programs[program], ret);
+	lab_end(l, program);
 	return ret;
 }
 
 void lab_gateway_end(struct lab *l, int gateway)
 {
-	program_end(&l->gateways[gateway]);
+	lab_end(l, gateway);
 }
 
 pid_t lab_gateway_pid(const struct lab *l, int gateway)
 {
-	const struct program *p = &l->gateways[gateway];
-
-	return program_is_running(p) ? p->pid : 0;
+	return lab_pid(l, gateway);
 }
 
 int lab_setconf(struct lab *l, const char *ifname, const char *conf)

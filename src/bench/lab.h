@@ -14,7 +14,8 @@
 
 enum {
 	LAB_NS_MAX = 16, /* namespaces; full: -ENOSPC */
-	LAB_PROGRAMS_MAX = 16, /* gateways that run at a time; full: -ENOSPC */
+	LAB_PROGRAMS_MAX = 16, /* gateways and others that run at a time; full: -ENOSPC */
+	LAB_ARGUMENTS_MAX = 16, /* of a gateway, besides the usual ones; more: -E2BIG */
 	LAB_TEXT_MAX = 256,
 	LAB_KEY_TEXT = 45, /* a key in base64 with its NUL */
 };
@@ -32,6 +33,8 @@ struct lab;
 const char *lab_missing(const char *penstock);
 /* The same for gateways of one kind, given that there can be a lab. */
 const char *lab_kind_missing(enum lab_kind kind);
+/* What a kind of gateway says to --version, its first line. "" when it says nothing. */
+void lab_kind_version(struct lab *l, enum lab_kind kind, char out[LAB_TEXT_MAX]);
 
 /* penstock is kept, not copied. 0 or negative errno. */
 MUST_CHECK int lab_create(struct lab **out, const char *penstock);
@@ -56,13 +59,29 @@ MUST_CHECK int lab_veth(struct lab *l, int ns_a, const char *name_a, const char 
 /* A setting below /proc/sys, "net/ipv4/ip_forward". */
 MUST_CHECK int lab_sysctl(struct lab *l, int ns, const char *key, const char *value);
 
+/* Is a program of that name in PATH (or, with a '/', there)? */
+bool lab_has(const char *name);
+
 /* Run a program to its end in a namespace, with input (NULL: none) on its standard
  * input. -EIO when it failed. -ETIMEDOUT, -EINTR: it was ended. */
 MUST_CHECK int lab_run(struct lab *l, int ns, const char *input, const char *const argv[]);
+/* The same without input, for at most limit_ms, and the first cap - 1 bytes of what it wrote
+ * to its standard output, as a string: also where it failed. */
+MUST_CHECK int lab_read(
+	struct lab *l, int ns, const char *const argv[], int limit_ms, char *out, size_t cap);
+
+/* Start a program that goes on until lab_end or the lab's end. Its number, or negative errno. */
+MUST_CHECK int lab_start(struct lab *l, int ns, const char *const argv[]);
+void lab_end(struct lab *l, int program);
+/* Its process, to look at in /proc; 0 when it has ended by itself. */
+pid_t lab_pid(const struct lab *l, int program);
 
 /* Start a gateway that makes interface ifname, and wait until it can be configured.
  * Its number, or negative errno. */
 MUST_CHECK int lab_gateway(struct lab *l, int ns, enum lab_kind kind, const char *ifname);
+/* The same with more arguments, of which the last is NULL, behind the name. */
+MUST_CHECK int lab_gateway_with(
+	struct lab *l, int ns, enum lab_kind kind, const char *ifname, const char *const more[]);
 /* End it before the lab ends. */
 void lab_gateway_end(struct lab *l, int gateway);
 /* Its process, to look at in /proc; 0 when it has ended by itself. */

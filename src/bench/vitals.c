@@ -45,6 +45,71 @@ int vitals_cpu(pid_t pid, uint64_t *ns)
 	return 0;
 }
 
+int vitals_tree_cpu(pid_t pid, uint64_t *ns)
+{
+	enum { DEPTH_MAX = 16 }; /* gateways have one helper process */
+	pid_t todo[DEPTH_MAX] = { pid };
+	char path[64];
+	uint64_t one;
+	size_t n = 1;
+	FILE *f;
+	int ret;
+
+	*ns = 0;
+	while (n > 0) {
+		pid_t at = todo[--n];
+
+		ret = vitals_cpu(at, &one);
+		if (ret < 0 && at == pid)
+			return ret;
+		*ns += ret < 0 ? 0 : one; /* a child that has ended since */
+		/* Only those that the main thread started: so do those that we look at. */
+		snprintf(path, sizeof(path), "/proc/%d/task/%d/children", at, at);
+		f = fopen(path, "re");
+		while (f && n < DEPTH_MAX && fscanf(f, "%d", &todo[n]) == 1)
+			n++;
+		if (f)
+			fclose(f);
+	}
+	return 0;
+}
+
+int vitals_idle(uint64_t *ns)
+{
+	FILE *f = fopen("/proc/stat", "re");
+	uint64_t idle, iowait;
+	int n;
+
+	if (!f)
+		return -errno;
+	n = fscanf(f, "cpu %*u %*u %*u %" SCNu64 " %" SCNu64, &idle, &iowait);
+	fclose(f);
+	if (n != 2)
+		return -EPROTO;
+	*ns = (idle + iowait) * (NSEC_PER_SEC / (uint64_t)sysconf(_SC_CLK_TCK));
+	return 0;
+}
+
+bool vitals_listens(pid_t pid, uint16_t port)
+{
+	enum { LISTENING = 10 }; /* TCP_LISTEN of the kernel's states */
+	unsigned local, state;
+	char path[64], line[256];
+	bool found = false;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/net/tcp", pid);
+	f = fopen(path, "re");
+	if (!f)
+		return false;
+	while (!found && fgets(line, sizeof(line), f)) {
+		found = sscanf(line, " %*u: %*x:%x %*x:%*x %x", &local, &state) == 2 &&
+			local == port && state == LISTENING;
+	}
+	fclose(f);
+	return found;
+}
+
 int vitals_packets(pid_t pid, const char *ifname, uint64_t *n)
 {
 	char path[64], line[512];

@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -42,6 +43,72 @@ static void test_cpu(void **state)
 		sum = sum + 1;
 		assert_int_equal(vitals_cpu(getpid(), &after), 0);
 	} while (after < before + 1000000);
+}
+
+/* What a child, and a child of that, spend is counted. */
+static void test_tree_cpu(void **state)
+{
+	uint64_t before, after, own;
+	int fd[2];
+	char done;
+	pid_t pid;
+
+	assert_int_equal(pipe(fd), 0);
+	assert_int_equal(vitals_tree_cpu(getpid(), &before), 0);
+	pid = fork();
+	if (!pid) {
+		uint64_t t = 0;
+
+		if (fork())
+			for (;;)
+				pause();
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		while (t < 30000000 && !vitals_cpu(getpid(), &t))
+			;
+		if (write(fd[1], "x", 1) < 0)
+			_exit(1);
+		for (;;)
+			pause();
+	}
+	assert_true(pid > 0);
+	assert_int_equal(read(fd[0], &done, 1), 1);
+	assert_int_equal(vitals_tree_cpu(getpid(), &after), 0);
+	assert_int_equal(vitals_cpu(getpid(), &own), 0);
+	assert_true(after >= before + 30000000);
+	assert_true(after >= own + 30000000);
+	kill(pid, SIGKILL);
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	assert_int_equal(vitals_tree_cpu(pid, &after), -ESRCH);
+	close(fd[0]);
+	close(fd[1]);
+}
+
+static void test_idle(void **state)
+{
+	uint64_t before, after;
+
+	assert_int_equal(vitals_idle(&before), 0);
+	assert_true(before > 0);
+	assert_int_equal(vitals_idle(&after), 0);
+	assert_true(after >= before);
+}
+
+static void test_listens(void **state)
+{
+	struct sockaddr_in at = { .sin_family = AF_INET,
+		.sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t len = sizeof(at);
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+	uint16_t port;
+
+	assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof(at)), 0);
+	assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &len), 0);
+	port = ntohs(at.sin_port);
+	assert_false(vitals_listens(getpid(), port));
+	assert_int_equal(listen(fd, 1), 0);
+	assert_true(vitals_listens(getpid(), port));
+	close(fd);
+	assert_false(vitals_listens(getpid(), port));
 }
 
 /* A process that is gone, but whose number is still ours. */
@@ -120,6 +187,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_resident),
 		cmocka_unit_test(test_cpu),
+		cmocka_unit_test(test_tree_cpu),
+		cmocka_unit_test(test_idle),
+		cmocka_unit_test(test_listens),
 		cmocka_unit_test(test_gone),
 		cmocka_unit_test(test_packets),
 		cmocka_unit_test(test_peer_bytes),
