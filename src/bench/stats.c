@@ -2,6 +2,7 @@
  * figure. */
 #include "bench/stats.h"
 #include "base/compiler.h"
+#include <math.h>
 #include <stdlib.h>
 
 static int compare(const void *a, const void *b)
@@ -18,4 +19,15 @@ double stats_median(double *v, size_t n)
 	if (n % 2)
 		return v[n / 2];
 	return v[n / 2 - 1] / 2 + v[n / 2] / 2; /* halves first: the sum may overflow */
+}
+
+size_t stats_best(const double *v, size_t n)
+{
+	size_t best = n, i;
+
+	for (i = 0; i < n; i++) {
+		if (!isnan(v[i]) && (best == n || v[i] > v[best]))
+			best = i;
+	}
+	return best;
 }

@@ -8,4 +8,8 @@
  * are sorted in place. */
 double stats_median(double *v, size_t n);
 
+/* Index of the largest number, the first of equal ones; NAN takes no part. n when there is no
+ * number. */
+size_t stats_best(const double *v, size_t n);
+
 #endif

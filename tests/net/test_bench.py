@@ -114,3 +114,95 @@ def test_without_wireguard_go(tmp_path):
     assert {s["id"] for s in report["skipped"]} == {f for f in FIGURES if f.endswith("_wireguard_go")}
     assert all("wireguard-go" in s["why"] for s in report["skipped"])
     assert {f["id"] for f in report["figures"]} >= {f for f in FIGURES if not f.endswith("_wireguard_go")}
+
+
+# ---- penstock bench gateway
+
+ENGINES = ("blocking", "epoll", "channels", "uring", "uring_sqpoll")
+USUAL = ("tcp1_gbps", "tcp128_gbps", "gbit_per_cpu_second")
+RATIOS = {
+    "best_over_queue_tcp1": ("{best}_tcp1_gbps", "queue_tcp1_gbps"),
+    "best_over_link_tcp1": ("{best}_tcp1_gbps", "link_tcp1_gbps"),
+    "best_tcp128_over_tcp1": ("{best}_tcp128_gbps", "{best}_tcp1_gbps"),
+    "best_over_wireguard_go_tcp1": ("{best}_tcp1_gbps", "wireguard_go_tcp1_gbps"),
+    "best_over_wireguard_go_tcp128": ("{best}_tcp128_gbps", "wireguard_go_tcp128_gbps"),
+    "channels2_over_1_veth": ("channels_workers2_tcp8_gbps", "channels_workers1_tcp8_gbps"),
+    "uring2_over_1_veth": ("uring_workers2_tcp8_gbps", "uring_workers1_tcp8_gbps"),
+}
+GATEWAY_IDS = {f"{e}_{what}" for e in (*ENGINES, "queue", "wireguard_go") for what in USUAL} | set(RATIOS) | {
+    "link_tcp1_gbps", "link_tcp128_gbps"} | {f"{e}_workers{n}_tcp8_gbps" for e in ("channels", "uring") for n in (1, 2)}
+
+
+def gateway_bench(out, **kw):
+    return subprocess.run([net.penstock_path(), "bench", "gateway", "--quick", "--json", str(out)],
+                          capture_output=True, text=True, timeout=300, **kw)
+
+
+def test_gateway_bench(tmp_path):
+    out = tmp_path / "json"
+    done = gateway_bench(out, env=environment(tmp_path))
+    assert done.returncode == 0, done.stderr
+    report = json.loads(out.read_text())
+    samples = {f["id"]: f["samples"] for f in report["figures"]}
+    why = {s["id"]: s["why"] for s in report["skipped"]}
+    assert len(why) == len(report["skipped"])
+    assert not set(samples) & set(why)
+    assert GATEWAY_IDS <= set(samples) | set(why)
+    assert all(why.values())
+    # What needs nothing of the kernel but epoll runs everywhere.
+    for name in ("link_tcp1_gbps", "link_tcp128_gbps", *(f"epoll_{what}" for what in USUAL)):
+        assert samples[name][0] > 0, name
+    best = max((e for e in ENGINES if f"{e}_tcp1_gbps" in samples), key=lambda e: samples[f"{e}_tcp1_gbps"][0])
+    for ratio, parts in RATIOS.items():
+        over, under = (samples.get(p.format(best=best)) for p in parts)
+        if over and under:
+            assert samples[ratio] == pytest.approx([a / b for a, b in zip(over, under)]), ratio
+        else:
+            assert ratio in why
+    nothing_left(tmp_path)
+
+
+def test_gateway_bench_without_programs(tmp_path):
+    """Without iperf3 there is nothing to measure, and it says so."""
+    for name in ("ip", "wg"):
+        (tmp_path / name).symlink_to(shutil.which(name))
+    out = tmp_path / "json"
+    done = gateway_bench(out, env={"PATH": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    report = json.loads(out.read_text())
+    assert report["figures"] == []
+    assert {s["id"] for s in report["skipped"]} == GATEWAY_IDS
+    assert all("iperf3" in s["why"] for s in report["skipped"])
+
+
+def test_gateway_bench_iperf3_that_fails(tmp_path):
+    """An iperf3 that says what we do not understand takes every entrant out, not the bench down."""
+    fake = tmp_path / "iperf3"
+    fake.write_text("#!/bin/sh\ncase $1 in --server) exec %s \"$@\" ;; esac\necho '{\"end\": {}'\n" % shutil.which("iperf3"))
+    fake.chmod(0o755)
+    out = tmp_path / "json"
+    done = gateway_bench(out, env={**environment(tmp_path), "PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert done.returncode == 0, done.stderr
+    report = json.loads(out.read_text())
+    assert report["figures"] == []
+    why = {s["id"]: s["why"] for s in report["skipped"]}
+    assert why["link_tcp1_gbps"].startswith("iperf3: line ")
+    nothing_left(tmp_path)
+
+
+def test_gateway_bench_stopped(tmp_path):
+    out = tmp_path / "json"
+    bench = subprocess.Popen([net.penstock_path(), "bench", "gateway", "--json", str(out)], stdout=subprocess.DEVNULL,
+                             stderr=subprocess.PIPE, text=True, env=environment(tmp_path))
+    try:
+        # The bench itself, the keeper of its sockets, two gateways with a helper each.
+        net.wait_until(lambda: len(family(tmp_path)) >= 6, 60, message="no gateway was started")
+        bench.send_signal(signal.SIGINT)
+        _, err = bench.communicate(timeout=20)
+    finally:
+        bench.kill()
+        bench.wait()
+    assert bench.returncode == 128 + signal.SIGINT
+    assert err == "penstock bench: stopped, nothing was written\n"
+    assert not out.exists()
+    nothing_left(tmp_path)

@@ -1,4 +1,4 @@
-/* Medians. */
+/* Medians, and the best of several. */
 #include "bench/stats.h"
 #include <setjmp.h>
 #include <stdarg.h>
@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <float.h>
+#include <math.h>
 
 static void test_odd(void **state)
 {
@@ -42,6 +43,18 @@ static void test_large_do_not_overflow(void **state)
 	assert_true(stats_median(v, 2) == DBL_MAX);
 }
 
+static void test_best(void **state)
+{
+	const double v[] = { NAN, 1, 5, NAN, 5, -2 }, negative[] = { -3, -2 },
+		     none[] = { NAN, NAN };
+
+	assert_int_equal(stats_best(v, 6), 2);
+	assert_int_equal(stats_best(v, 2), 1);
+	assert_int_equal(stats_best(negative, 2), 1);
+	assert_int_equal(stats_best(none, 2), 2);
+	assert_int_equal(stats_best(none, 0), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -50,6 +63,7 @@ int main(void)
 		cmocka_unit_test(test_one),
 		cmocka_unit_test(test_outlier_does_not_move_it),
 		cmocka_unit_test(test_large_do_not_overflow),
+		cmocka_unit_test(test_best),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

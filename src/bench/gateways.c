@@ -1,0 +1,412 @@
+/* penstock bench gateway: TCP through a tunnel, by iperf3, with every engine of ours, with
+ * wireguard-go and without any gateway. Each turn has a network and gateways of its own, so
+ * that nobody runs beside the one that is measured; the entrants take turns, round by
+ * round.
+ *
+ * The claims are those of an article about a gateway that became 6.36 times as fast by another
+ * arrangement of its threads: 0.246 Gbit/s, then 1.564, in a network of 4.69. */
+#include "base/clock.h"
+#include "bench/iperf.h"
+#include "bench/pair.h"
+#include "bench/rounds.h"
+#include "bench/scenario.h"
+#include "bench/stats.h"
+#include "bench/vitals.h"
+#include "crypto/crypto.h"
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	GATEWAYS_ROUNDS_MAX = 8,
+	GATEWAYS_FEW_STREAMS = 8, /* of the entrants that differ in workers alone */
+	GATEWAYS_MANY_STREAMS = 128, /* as many as iperf3 takes */
+};
+
+/* What an entrant is there for. */
+enum role {
+	ROLE_LINK, /* no gateway at all */
+	ROLE_BASELINE, /* the architecture that the others are to be better than */
+	ROLE_ENGINE, /* may be the best of ours */
+	ROLE_RIVAL,
+	ROLE_WORKERS, /* compared with one that has another number of workers */
+};
+
+struct entry {
+	const char *id; /* its figures' ids begin with it */
+	enum role role;
+	const char *claim; /* of TCP with one stream */
+	const char *more[6]; /* arguments of its gateways */
+};
+
+static const struct entry entries[] = {
+	{ "link", ROLE_LINK, "claimed 4.69", { NULL } },
+	{ "queue", ROLE_BASELINE, "claimed 0.246", { "--engine", "queue" } },
+	{ "blocking", ROLE_ENGINE, "claimed 1.564", { "--engine", "blocking" } },
+	{ "epoll", ROLE_ENGINE, "claimed 1.564", { "--engine", "epoll" } },
+	{ "channels", ROLE_ENGINE, "claimed 1.564", { "--engine", "channels" } },
+	{ "uring", ROLE_ENGINE, "claimed 1.564", { "--engine", "uring" } },
+	{ "uring_sqpoll", ROLE_ENGINE, "claimed 1.564",
+		{ "--engine", "uring", "--sqpoll", "2000" } },
+	{ "wireguard_go", ROLE_RIVAL, "", { NULL } },
+	{ "channels_workers1", ROLE_WORKERS, "", { "--engine", "channels", "--workers", "1" } },
+	{ "channels_workers2", ROLE_WORKERS, "", { "--engine", "channels", "--workers", "2" } },
+	{ "uring_workers1", ROLE_WORKERS, "", { "--engine", "uring", "--workers", "1" } },
+	{ "uring_workers2", ROLE_WORKERS, "", { "--engine", "uring", "--workers", "2" } },
+};
+
+enum { N_ENTRIES = ARRAY_LEN(entries) };
+
+/* One transfer. NAN: was not measured. */
+struct sample {
+	double gbps;
+	double gbit_per_cpu; /* Gbit per CPU second of both gateways */
+	double gateway_cores, iperf_cores, idle_cores; /* 1: one core all the time */
+};
+
+static const struct sample no_sample = { NAN, NAN, NAN, NAN, NAN };
+
+struct entrant {
+	const struct entry *entry;
+	char why[LAB_TEXT_MAX]; /* it takes no part any more; empty: it does */
+	/* By round. few is with one stream, or eight for those that differ in workers. */
+	struct sample few[GATEWAYS_ROUNDS_MAX], many[GATEWAYS_ROUNDS_MAX];
+};
+
+struct gateways {
+	struct scene *scene;
+	struct entrant entrants[N_ENTRIES];
+	unsigned rounds, seconds;
+};
+
+/* ---- Measuring. */
+
+/* 0; -EINTR; what else went wrong takes the entrant out. */
+static int carry(
+	struct gateways *g, struct entrant *e, struct pair *p, unsigned streams, struct sample *out)
+{
+	const bool has_gateways = e->entry->role != ROLE_LINK;
+	const struct iperf_plan plan = { .client_ns = p->ns[0],
+		.server_ns = p->ns[1],
+		.server = has_gateways ? pair_inner : pair_outer,
+		.streams = streams,
+		.seconds = g->seconds };
+	uint64_t cpu = 0, cpu_before = 0, idle, idle_before, began = clock_now_ns();
+	struct iperf_result r;
+	double ns;
+	int ret;
+
+	ret = vitals_idle(&idle_before);
+	if (!ret && has_gateways)
+		ret = pair_cpu(p, &cpu_before);
+	if (!ret)
+		ret = iperf_run(p->lab, &plan, &r, e->why);
+	if (ret < 0)
+		return ret;
+	ns = (double)(clock_now_ns() - began);
+	ret = vitals_idle(&idle);
+	if (!ret && has_gateways)
+		ret = pair_cpu(p, &cpu);
+	if (ret < 0)
+		return ret;
+	*out = (struct sample){ .gbps = r.gbps,
+		.gbit_per_cpu = (double)r.bytes * 8 / (double)(cpu - cpu_before),
+		.gateway_cores = (double)(cpu - cpu_before) / ns,
+		.iperf_cores = r.client_cores + r.server_cores,
+		.idle_cores = (double)(idle - idle_before) / ns };
+	return 0;
+}
+
+static int measure(struct gateways *g, struct entrant *e, unsigned round)
+{
+	const struct entry *entry = e->entry;
+	const bool is_about_workers = entry->role == ROLE_WORKERS;
+	struct pair p;
+	int ret = pair_init(&p, g->scene->penstock, e->why);
+
+	if (ret < 0)
+		return ret;
+	if (entry->role != ROLE_LINK)
+		ret = pair_tunnel(&p, entry->role == ROLE_RIVAL ? LAB_WIREGUARD_GO : LAB_PENSTOCK,
+			entry->more, e->why);
+	if (!ret)
+		ret = carry(g, e, &p, is_about_workers ? GATEWAYS_FEW_STREAMS : 1, &e->few[round]);
+	if (!ret && !is_about_workers)
+		ret = carry(g, e, &p, GATEWAYS_MANY_STREAMS, &e->many[round]);
+	pair_fini(&p);
+	return ret;
+}
+
+/* An entrant that fails is out, the others go on. */
+static int take_turn(struct gateways *g, struct entrant *e, unsigned round)
+{
+	int ret;
+
+	e->why[0] = '\0';
+	ret = measure(g, e, round);
+	if (rounds_stopped())
+		return -EINTR;
+	if (!ret)
+		e->why[0] = '\0';
+	else if (!e->why[0])
+		snprintf(e->why, sizeof(e->why), "a gateway has ended: %s", strerror(-ret));
+	return 0;
+}
+
+static int run_rounds(struct gateways *g)
+{
+	struct entrant *e;
+	unsigned round;
+	size_t i;
+	int ret;
+
+	for (round = 0; round < g->rounds; round++) {
+		for (i = 0; i < N_ENTRIES; i++) {
+			e = &g->entrants[(i + round) % N_ENTRIES];
+			progress_show(g->scene->progress, round * N_ENTRIES + i,
+				g->rounds * (size_t)N_ENTRIES, e->entry->id);
+			if (e->why[0])
+				continue;
+			ret = take_turn(g, e, round);
+			if (ret < 0)
+				return ret;
+		}
+	}
+	return 0;
+}
+
+/* ---- What came of it. */
+
+static struct entrant *find(struct gateways *g, const char *id)
+{
+	size_t i;
+
+	for (i = 0; i < N_ENTRIES && strcmp(g->entrants[i].entry->id, id); i++)
+		;
+	assert(i < N_ENTRIES);
+	return &g->entrants[i];
+}
+
+/* Median of the rounds that were measured; NAN: none was. */
+static double median_gbps(const struct gateways *g, const struct sample *samples)
+{
+	double v[GATEWAYS_ROUNDS_MAX];
+	unsigned i;
+	size_t n = 0;
+
+	for (i = 0; i < g->rounds; i++) {
+		if (!isnan(samples[i].gbps))
+			v[n++] = samples[i].gbps;
+	}
+	return n ? stats_median(v, n) : NAN;
+}
+
+/* The engine of ours with the highest median of one stream; NULL: none ran. */
+static struct entrant *best_engine(struct gateways *g)
+{
+	double medians[N_ENTRIES];
+	size_t i;
+
+	for (i = 0; i < N_ENTRIES; i++) {
+		medians[i] = g->entrants[i].entry->role == ROLE_ENGINE
+			? median_gbps(g, g->entrants[i].few)
+			: NAN;
+	}
+	i = stats_best(medians, N_ENTRIES);
+	return i == N_ENTRIES ? NULL : &g->entrants[i];
+}
+
+static struct figure *figure_of(struct gateways *g, const struct entrant *e, const char *what,
+	const char *unit, const char *claim)
+{
+	char id[REPORT_ID_MAX];
+
+	snprintf(id, sizeof(id), "%s_%s", e->entry->id, what);
+	return report_figure(g->scene->report, id, unit, claim);
+}
+
+static void skip_entrant(struct gateways *g, const struct entrant *e)
+{
+	static const char *const usual[] = { "tcp1_gbps", "tcp128_gbps", "gbit_per_cpu_second",
+		NULL };
+	static const char *const workers[] = { "tcp8_gbps", NULL };
+	const char *const *what = e->entry->role == ROLE_WORKERS ? workers : usual;
+	char id[REPORT_ID_MAX];
+
+	for (; *what; what++) {
+		if (e->entry->role == ROLE_LINK && what == &usual[2])
+			break;
+		snprintf(id, sizeof(id), "%s_%s", e->entry->id, *what);
+		report_skip(g->scene->report, id, "%s", e->why);
+	}
+}
+
+/* figure_sample() refuses what was not measured. */
+static void add(struct figure *f, double v)
+{
+	if (!isnan(v))
+		figure_sample(f, v);
+}
+
+static void report_usual(struct gateways *g, const struct entrant *e)
+{
+	struct figure *tcp1 = figure_of(g, e, "tcp1_gbps", "Gbit/s", e->entry->claim);
+	struct figure *tcp128 = figure_of(g, e, "tcp128_gbps", "Gbit/s", "");
+	struct figure *per_cpu = e->entry->role == ROLE_LINK
+		? NULL
+		: figure_of(g, e, "gbit_per_cpu_second", "Gbit/s", "");
+	unsigned i;
+
+	for (i = 0; i < g->rounds; i++) {
+		add(tcp1, e->few[i].gbps);
+		add(tcp128, e->many[i].gbps);
+		if (per_cpu)
+			add(per_cpu, e->few[i].gbit_per_cpu);
+	}
+}
+
+static void report_workers(struct gateways *g, const struct entrant *e)
+{
+	struct figure *tcp8 = figure_of(g, e, "tcp8_gbps", "Gbit/s", "");
+	struct figure *gateways = figure_of(g, e, "gateway_cores", "cores", "");
+	struct figure *iperf = figure_of(g, e, "iperf_cores", "cores", "");
+	struct figure *idle = figure_of(g, e, "idle_cores", "cores", "");
+	unsigned i;
+
+	for (i = 0; i < g->rounds; i++) {
+		add(tcp8, e->few[i].gbps);
+		add(gateways, e->few[i].gateway_cores);
+		add(iperf, e->few[i].iperf_cores);
+		add(idle, e->few[i].idle_cores);
+	}
+}
+
+static void report_entrants(struct gateways *g)
+{
+	const struct entrant *e;
+
+	for (e = g->entrants; e < g->entrants + N_ENTRIES; e++) {
+		if (isnan(median_gbps(g, e->few)))
+			skip_entrant(g, e);
+		else if (e->entry->role == ROLE_WORKERS)
+			report_workers(g, e);
+		else
+			report_usual(g, e);
+	}
+}
+
+/* A ratio of two entrants, or of one with itself. */
+struct ratio {
+	const char *id, *claim;
+	const struct entrant *over, *under;
+	bool is_over_many, is_under_many; /* with 128 streams */
+};
+
+/* The quotient of each round: what slows the machine down is in both. The figure; NULL: it
+ * cannot be had. */
+static struct figure *report_ratio(struct gateways *g, const struct ratio *r)
+{
+	const struct entrant *absent = NULL;
+	struct figure *f = NULL;
+	unsigned i;
+
+	for (i = 0; i < g->rounds; i++) {
+		const struct sample *over = r->is_over_many ? r->over->many : r->over->few;
+		const struct sample *under = r->is_under_many ? r->under->many : r->under->few;
+
+		if (isnan(over[i].gbps) || isnan(under[i].gbps) || !(under[i].gbps > 0))
+			continue;
+		f = report_figure(g->scene->report, r->id, "", r->claim);
+		figure_sample(f, over[i].gbps / under[i].gbps);
+	}
+	if (f)
+		return f;
+	absent = r->over->why[0] ? r->over : r->under;
+	report_skip(g->scene->report, r->id, "%s: %s", absent->entry->id,
+		absent->why[0] ? absent->why : "nothing came through");
+	return NULL;
+}
+
+static void report_best(struct gateways *g)
+{
+	static const char *const ids[] = { "best_over_queue_tcp1", "best_over_link_tcp1",
+		"best_tcp128_over_tcp1", "best_over_wireguard_go_tcp1",
+		"best_over_wireguard_go_tcp128" };
+	const struct entrant *best = best_engine(g), *go = find(g, "wireguard_go");
+	const struct ratio ratios[] = {
+		{ ids[0], "must >= 5, claimed 6.36", best, find(g, "queue"), false, false },
+		{ ids[1], "claimed 0.33", best, find(g, "link"), false, false },
+		{ ids[2], "must >= 0.9, aim 1.0", best, best, true, false },
+		{ ids[3], "must >= 2.3, aim 2.7", best, go, false, false },
+		{ ids[4], "must >= 2.7, aim 3.8", best, go, true, true },
+	};
+	size_t i;
+
+	for (i = 0; i < ARRAY_LEN(ids); i++) {
+		if (!best)
+			report_skip(g->scene->report, ids[i], "no engine ran: epoll: %s",
+				find(g, "epoll")->why);
+		else
+			report_ratio(g, &ratios[i]);
+	}
+}
+
+static void report_scaling(struct gateways *g)
+{
+	const struct ratio channels = { "channels2_over_1_veth", "", find(g, "channels_workers2"),
+		find(g, "channels_workers1"), false, false };
+	const struct ratio uring = { "uring2_over_1_veth", "", find(g, "uring_workers2"),
+		find(g, "uring_workers1"), false, false };
+
+	report_ratio(g, &channels);
+	report_ratio(g, &uring);
+}
+
+/* ---- Setting up. */
+
+static void enter(struct gateways *g)
+{
+	const char *missing = lab_missing(g->scene->penstock), *why;
+	struct entrant *e;
+	size_t i;
+	unsigned round;
+
+	if (!missing)
+		missing = iperf_missing();
+	for (i = 0; i < N_ENTRIES; i++) {
+		e = &g->entrants[i];
+		e->entry = &entries[i];
+		for (round = 0; round < GATEWAYS_ROUNDS_MAX; round++)
+			e->few[round] = e->many[round] = no_sample;
+		why = missing;
+		if (!why && e->entry->role == ROLE_RIVAL)
+			why = lab_kind_missing(LAB_WIREGUARD_GO);
+		if (why)
+			snprintf(e->why, sizeof(e->why), "%s", why);
+	}
+}
+
+int gateways_run(struct scene *s)
+{
+	struct gateways *g = calloc(1, sizeof(*g));
+	int ret = crypto_init(NULL); /* for the keys */
+
+	if (!g || ret < 0) {
+		free(g);
+		return g ? ret : -ENOMEM;
+	}
+	g->scene = s;
+	g->rounds = s->is_quick ? 1 : 5;
+	g->seconds = s->is_quick ? 1 : 3;
+	static_assert(5 <= GATEWAYS_ROUNDS_MAX, "rounds");
+	enter(g);
+	ret = run_rounds(g);
+	if (!ret) {
+		report_entrants(g);
+		report_best(g);
+		report_scaling(g);
+	}
+	free(g);
+	return ret;
+}
