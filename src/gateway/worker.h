@@ -17,6 +17,8 @@
 		"frame from the TUN is not whole IP or has a bad offload header") \
 	X(DATAGRAM, "datagram_cut", "datagram truncated or of a foreign family")  \
 	X(QUEUE_FULL, "handshake_queue_full", "handshake queue is full")          \
+	X(PACKET_QUEUE, "packet_queue_full",                                      \
+		"engine queue: packets wait for a worker, or there is no memory") \
 	X(TUN_WRITE, "tun_write", "the TUN refused a packet")                     \
 	X(UDP_SEND, "udp_send", "the kernel refused a datagram")                  \
 	X(ECN, "ecn", "congestion mark outside on a packet that cannot carry it (RFC 6040)")
