@@ -314,7 +314,7 @@ static void pair_open(struct node n[2], unsigned n_workers, bool is_v6)
 static void in_order(unsigned n_workers, bool is_v6)
 {
 	uint64_t drops[WORKER_DROP_N] = { 0 }, wg[WG_DROP_N];
-	struct node n[2];
+	static struct node n[2];
 	uint64_t start;
 
 	pair_open(n, n_workers, is_v6);
@@ -364,7 +364,7 @@ static void test_ipv6(void **state)
 /* The old socket is closed as soon as set_sockets returns, under traffic. */
 static void test_sockets_change(void **state)
 {
-	struct node n[2];
+	static struct node n[2];
 
 	pair_open(n, 2, false);
 	for (uint32_t i = 1; i <= N_CHANGES; i++) {
@@ -438,7 +438,7 @@ static void test_full(void **state)
 {
 	pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
 	uint64_t end = clock_now_ns() + DEADLINE_S * NSEC_PER_SEC, drops[WG_DROP_N];
-	struct node n;
+	static struct node n;
 
 	node_open(&n, 1, 1, false);
 	n.gate = &gate;
@@ -466,7 +466,7 @@ static void test_stop_while_full(void **state)
 {
 	pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
 	pthread_t stopper;
-	struct node n;
+	static struct node n;
 
 	node_open(&n, 1, 1, false);
 	n.gate = &gate;
