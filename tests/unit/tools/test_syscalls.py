@@ -26,6 +26,8 @@ FOUND = {
     "both": ("/* syscalls(run helper): read */", ["read", "helper: read"]),
     "commas between tags": ("/* syscalls(run, helper): read */", ["read", "helper: read"]),
     "start": ("/* syscalls(start): bpf execve */", []),
+    "bpf of the helper": ("/* syscalls(helper): bpf(BPF_MAP_UPDATE_ELEM) */", ["helper: bpf(BPF_MAP_UPDATE_ELEM)"]),
+    "bpf refused": ("/* syscalls(run refused): bpf(BPF_PROG_LOAD) */", ["bpf(BPF_PROG_LOAD) refused"]),
     "functions of the library": ("/* syscalls: recv open signal */", ["recvfrom", "openat", "rt_sigaction"]),
     "one function, several calls": ("/* syscalls: poll */", ["poll", "ppoll"]),
     "arguments": ("/* syscalls: socket(AF_INET, SOCK_DGRAM,0) ioctl(TUNGETIFF) ioctl(0x1234) */",
@@ -52,7 +54,10 @@ REFUSED = {
     "execve": ("/* syscalls: execve */", "execve: no comment"),
     "execve in the helper": ("/* syscalls(helper): execve */", "execve: no comment"),
     "ptrace": ("/* syscalls: ptrace */", "ptrace: no comment"),
-    "bpf after the start": ("/* syscalls(start run): bpf */", "bpf: no comment"),
+    "bpf without its command": ("/* syscalls(start helper): bpf */", "expected bpf(ARGUMENT)"),
+    "bpf of the gateway": ("/* syscalls: bpf(BPF_MAP_UPDATE_ELEM) */", "to the helper only"),
+    "bpf of both": ("/* syscalls(run helper): bpf(BPF_MAP_UPDATE_ELEM) */", "to the helper only"),
+    "another bpf of the helper": ("/* syscalls(helper): bpf(BPF_PROG_LOAD) */", "bpf(BPF_MAP_UPDATE_ELEM) only"),
     "io_uring_setup": ("/* syscalls: io_uring_setup */", "io_uring_setup: no comment"),
     "a child process": ("/* syscalls: fork */", "fork: no comment"),
     "clone3 let through": ("/* syscalls: clone3 */", "clone3: no comment"),
@@ -115,6 +120,12 @@ def test_table(folder):
     assert "SYS_mmap, .n_args = 1, .args = { { .i = 2, .mask = (uint32_t)PROT_EXEC, .value = 0 } }" in gateway
     assert ".who = SANDBOX_HELPER" in gateway
     assert ".n_args = 3" in gateway and ".mask = 0xf, .value = (uint32_t)(SOCK_DGRAM)" in gateway
+    put(folder, "/* syscalls(helper): bpf(BPF_MAP_UPDATE_ELEM) */", "b.c")
+    assert tool(folder, "--out", out, sources=("b.c", "a.c")).returncode == 0
+    with open(out, encoding="utf-8") as f:
+        bpf_gateway, bpf_helper = f.read().split("helper_calls_table", 1)
+    assert "SYS_bpf" not in bpf_gateway
+    assert "SYS_bpf, .n_args = 1, .args = { { .i = 0, .mask = 0xffffffff, .value = (uint32_t)(BPF_MAP_UPDATE_ELEM) } }" in bpf_helper
     assert "SYS_clone3" not in gateway and ".nr = SYS_clone3, .is_refused = true" in helper
 
 
