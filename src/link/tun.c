@@ -8,7 +8,7 @@
  * business: the kernel would let a second gateway attach to it as one more queue
  * and take half of the flows, where a single-queue TUN says EBUSY.
  *
- * syscalls(start): open ioctl fcntl socket bind getsockname sendto recvmsg close
+ * syscalls(start): open ioctl fcntl socket bind getsockname sendto recvmsg fstat stat close
  * syscalls: close */
 #include "link.h"
 
@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum {
@@ -278,6 +279,49 @@ int tun_adopt(struct tun *t, int fd, unsigned allowed)
 	if (ret)
 		t->fd = -1;
 	return ret;
+}
+
+/* Is the interface where we are? TUNSETIFF looks there for its name, and would make a new one
+ * of that name. Before Linux 5.2 there is no telling. */
+static bool is_here(int fd)
+{
+	int ns = ioctl(fd, TUNGETDEVNETNS);
+	struct stat its, ours;
+	bool is_same;
+
+	if (ns < 0)
+		return true;
+	is_same = fstat(ns, &its) || stat("/proc/self/ns/net", &ours) ||
+		(its.st_dev == ours.st_dev && its.st_ino == ours.st_ino);
+	close(ns);
+	return is_same;
+}
+
+int tun_add_queue(const struct tun *t, int *fd)
+{
+	/* TUNSETIFF sets them for the whole interface: those that it has. */
+	const int kept = IFF_TUN | IFF_NAPI | IFF_VNET_HDR | IFF_MULTI_QUEUE;
+	struct tun queue = { .fd = -1 };
+	struct ifreq ifr = { 0 };
+	int ret;
+
+	*fd = -1;
+	if (!t->is_multi_queue)
+		return -EOPNOTSUPP;
+	if (ioctl(t->fd, TUNGETIFF, &ifr))
+		return -errno;
+	if (!is_here(t->fd))
+		return -EXDEV;
+	queue.fd = open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC);
+	if (queue.fd < 0)
+		return -errno;
+	ret = attach(&queue, ifr.ifr_name, (short)((ifr.ifr_flags & kept) | IFF_NO_PI));
+	if (ret) {
+		tun_close(&queue);
+		return ret;
+	}
+	*fd = queue.fd;
+	return 0;
 }
 
 void tun_close(struct tun *t)

@@ -183,6 +183,92 @@ static void adopt(void **state)
 	assert_true(tun_adopt(&t, -1, TUN_ALL) < 0);
 }
 
+/* What the interface has is the same whichever queue is asked. */
+static void check_queue(const struct tun *t, int fd)
+{
+	struct ifreq mine = { 0 }, its = { 0 };
+	int len[2] = { 0 };
+
+	assert_true(fcntl(fd, F_GETFL) & O_NONBLOCK);
+	assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC);
+	assert_int_equal(ioctl(t->fd, TUNGETIFF, &mine), 0);
+	assert_int_equal(ioctl(fd, TUNGETIFF, &its), 0);
+	assert_string_equal(its.ifr_name, t->name);
+	assert_int_equal(its.ifr_flags, mine.ifr_flags);
+	assert_int_equal(ioctl(t->fd, TUNGETVNETHDRSZ, &len[0]), 0);
+	assert_int_equal(ioctl(fd, TUNGETVNETHDRSZ, &len[1]), 0);
+	assert_int_equal(len[0], len[1]);
+}
+
+static void more_queues(void **state)
+{
+	enum { N = 64 };
+	char name[IFNAMSIZ];
+	int fd[N];
+	struct tun t;
+
+	need_root();
+	for (int has_vnet = 0; has_vnet < 2; has_vnet++) {
+		assert_int_equal(tun_open(&t, "pkq%d", has_vnet ? TUN_ALL : 0), 0);
+		memcpy(name, t.name, IFNAMSIZ);
+		for (unsigned i = 1; i < N; i++) {
+			assert_int_equal(tun_add_queue(&t, &fd[i]), 0);
+			check_queue(&t, fd[i]);
+		}
+		for (unsigned i = 1; i < N; i++)
+			close(fd[i]);
+		tun_close(&t);
+		/* and nothing is left of it */
+		assert_int_equal(if_nametoindex(name), 0);
+	}
+}
+
+/* One that was adopted, with and without several queues, with what it was made with. */
+static void more_queues_of_others(void **state)
+{
+	static const short flags[] = { IFF_MULTI_QUEUE, IFF_MULTI_QUEUE | IFF_VNET_HDR,
+		IFF_MULTI_QUEUE | IFF_VNET_HDR | IFF_NAPI, IFF_VNET_HDR };
+
+	need_root();
+	for (size_t i = 0; i < ARRAY_LEN(flags); i++) {
+		struct ifreq ifr = { .ifr_name = "adq0",
+			.ifr_flags = (short)(IFF_TUN | IFF_NO_PI | flags[i]) };
+		int fd = open("/dev/net/tun", O_RDWR), more;
+		struct tun t;
+
+		assert_int_equal(ioctl(fd, TUNSETIFF, &ifr), 0);
+		assert_int_equal(tun_adopt(&t, fd, TUN_ALL), 0);
+		if (flags[i] & IFF_MULTI_QUEUE) {
+			assert_int_equal(tun_add_queue(&t, &more), 0);
+			check_queue(&t, more);
+			close(more);
+		} else {
+			assert_int_equal(tun_add_queue(&t, &more), -EOPNOTSUPP);
+			assert_int_equal(more, -1);
+		}
+		tun_close(&t);
+	}
+}
+
+/* In another namespace there is none of its name: no new one is made. */
+static void queue_of_elsewhere(void **state)
+{
+	struct tun t;
+	int more, ns;
+
+	need_root();
+	ns = open("/proc/self/ns/net", O_RDONLY);
+	assert_int_equal(tun_open(&t, "pke0", TUN_ALL), 0);
+	assert_int_equal(unshare(CLONE_NEWNET), 0);
+	assert_int_equal(tun_add_queue(&t, &more), -EXDEV);
+	assert_int_equal(if_nametoindex("pke0"), 0);
+	assert_int_equal(setns(ns, CLONE_NEWNET), 0);
+	assert_int_equal(tun_add_queue(&t, &more), 0);
+	close(more);
+	close(ns);
+	tun_close(&t);
+}
+
 /* ---- Data. */
 
 static bool has_valid_csums(const uint8_t *pkt, size_t len)
@@ -421,6 +507,9 @@ int main(void)
 		cmocka_unit_test(open_and_probe),
 		cmocka_unit_test(persistent),
 		cmocka_unit_test(adopt),
+		cmocka_unit_test(more_queues),
+		cmocka_unit_test(more_queues_of_others),
+		cmocka_unit_test(queue_of_elsewhere),
 		cmocka_unit_test(udp_through),
 		cmocka_unit_test(watch),
 		cmocka_unit_test(gso_max),
