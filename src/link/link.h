@@ -51,7 +51,7 @@ MUST_CHECK int tun_adopt(struct tun *t, int fd, unsigned allowed);
 void tun_close(struct tun *t);
 /* One more queue of the same interface: a descriptor of its own, non-blocking, the caller's;
  * the kernel hands each frame to one of them. At start (CAP_NET_ADMIN). 0 or negative errno
- * (-EOPNOTSUPP: not made for several queues). */
+ * (-EOPNOTSUPP: not made for several queues; -EXDEV: the interface is in another namespace). */
 MUST_CHECK int tun_add_queue(const struct tun *t, int *fd);
 
 /* ---- Steering: which worker's socket a datagram goes to, which worker's queue a frame

@@ -1,19 +1,19 @@
 /* The UDP sockets: opening, and what a received datagram says. Sending is in
  * udp_send.c.
  *
- * Two sockets per family share the port. The kernel sorts by the first payload
- * byte (SO_ATTACH_REUSEPORT_CBPF): handshake messages go to a socket of their own
- * with a small buffer, so that a flood of them neither fills the data socket's
- * buffer nor waits in front of data.
+ * All sockets of a family share the port: one for data of each worker that reads its own, and
+ * one for handshake messages, with a small buffer, so that a flood of them neither
+ * fills the buffers for data nor waits in front of it. How the kernel sorts is told in
+ * udp_sort.c.
  *
  * SO_REUSEPORT would also let a second gateway of the same user join in. Therefore
  * the first socket binds without it, which fails if anybody has the port, and
  * gets the option only then; a second gateway's first bind meets our sockets and
- * fails. The kernel makes a group of them when the second socket binds, in the
- * order of binding: index 0 is data, 1 handshake.
+ * fails. The kernel makes a group of them when the second socket binds, and numbers them
+ * in the order of binding: data from 0 on, handshake last.
  *
  * GRO picks its socket before the datagram is sorted, by a hash: UDP_GRO must be
- * on for both sockets, or half of all peers would have no trains.
+ * on for all sockets of a group, or part of all peers would have no trains.
  *
  * The helper opens sockets; the gateway itself does where there is no helper. In
  * the order of the code:
@@ -27,14 +27,13 @@
  *	setsockopt(IPPROTO_IP, IP_MTU_DISCOVER)
  *	setsockopt(IPPROTO_IPV6, IPV6_MTU_DISCOVER) setsockopt(SOL_SOCKET, SO_MARK)
  *	setsockopt(IPPROTO_UDP, UDP_GRO) setsockopt(IPPROTO_UDP, UDP_SEGMENT)
- *	setsockopt(SOL_SOCKET, SO_REUSEPORT)
- *	setsockopt(SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF) */
+ *	setsockopt(SOL_SOCKET, SO_REUSEPORT) */
 #include "link.h"
 #include "endpoint.h"
+#include "udp_sort.h"
 
 #include "base/bytes.h"
 #include <errno.h>
-#include <linux/filter.h>
 #include <netinet/udp.h>
 #include <string.h>
 #include <unistd.h>
@@ -142,44 +141,77 @@ static int bound_port(int fd, uint16_t *port)
 	return 0;
 }
 
-/* Message types 1..3 to the socket with index 1, the rest to index 0. */
-static int attach_sorter(int fd)
-{
-	struct sock_filter code[] = {
-		BPF_STMT(BPF_LD | BPF_B | BPF_ABS, 0),
-		BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, WGMSG_DATA, 2, 0),
-		BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, WGMSG_INITIATION, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, 1),
-		BPF_STMT(BPF_RET | BPF_K, 0),
-	};
-	struct sock_fprog prog = { ARRAY_LEN(code), code };
-
-	return setsockopt(fd, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &prog, sizeof(prog)) ? -errno
-											 : 0;
-}
-
-/* The handshake socket beside an exclusively bound data socket; -1: none. */
-static int open_handshake(int data_fd, int family, uint16_t port, uint32_t fwmark, bool wants_gro)
-{
-	int fd = make_socket(family, fwmark, wants_gro);
-
-	if (fd < 0)
-		return -1;
-	set_buffers(fd, HANDSHAKE_BUF_LEN, HANDSHAKE_BUF_LEN);
-	if (!set_int(data_fd, SOL_SOCKET, SO_REUSEPORT, 1) &&
-		!set_int(fd, SOL_SOCKET, SO_REUSEPORT, 1) && !bind_any(fd, family, port) &&
-		!attach_sorter(fd))
-		return fd;
-	close(fd);
-	(void)set_int(data_fd, SOL_SOCKET, SO_REUSEPORT, 0);
-	return -1;
-}
-
-static int open_family(struct udp *u, unsigned i, uint16_t port, uint32_t fwmark)
+/* One more socket on the port of one that is bound already. Returns it or negative errno. */
+static int join(const struct udp *u, unsigned i, uint32_t fwmark, int buf_len)
 {
 	int family = i ? AF_INET6 : AF_INET;
-	bool wants_gro = u->offloads & OFFLOAD_UDP_GRO;
-	int fd = make_socket(family, fwmark, wants_gro), ret;
+	int fd = make_socket(family, fwmark, u->offloads & OFFLOAD_UDP_GRO), ret;
+
+	if (fd < 0)
+		return fd;
+	set_buffers(fd, buf_len, buf_len);
+	ret = set_int(fd, SOL_SOCKET, SO_REUSEPORT, 1);
+	if (!ret)
+		ret = bind_any(fd, family, u->port);
+	if (ret) {
+		close(fd);
+		return ret;
+	}
+	return fd;
+}
+
+/* Leave the first socket alone. */
+static void close_group(struct udp *u, unsigned i)
+{
+	for (unsigned k = 1; k < u->n; k++) {
+		if (u->data[i][k] >= 0)
+			close(u->data[i][k]);
+		u->data[i][k] = -1;
+	}
+	if (u->handshake[i] >= 0)
+		close(u->handshake[i]);
+	u->handshake[i] = -1;
+	(void)set_int(u->data[i][0], SOL_SOCKET, SO_REUSEPORT, 0);
+}
+
+/* The others beside an exclusively bound first socket; all or none. */
+static int open_group(struct udp *u, unsigned i, uint32_t fwmark)
+{
+	int ret = set_int(u->data[i][0], SOL_SOCKET, SO_REUSEPORT, 1);
+
+	for (unsigned k = 1; ret >= 0 && k < u->n; k++)
+		ret = u->data[i][k] = join(u, i, fwmark, DATA_BUF_LEN);
+	if (ret >= 0)
+		ret = u->handshake[i] = join(u, i, fwmark, HANDSHAKE_BUF_LEN);
+	if (ret >= 0)
+		return 0;
+	close_group(u, i);
+	return ret;
+}
+
+/* Groups of n data sockets and one for handshakes in both families, or in none. With n 1 a
+ * family may do without the other's. */
+static int open_groups(struct udp *u, unsigned n, const struct udp_config *cfg)
+{
+	int ret = 0, one;
+
+	u->n = n;
+	for (unsigned i = 0; i < 2; i++) {
+		one = u->data[i][0] >= 0 ? open_group(u, i, cfg->fwmark) : 0;
+		ret = ret ? ret : one;
+	}
+	if (n == 1 || !ret)
+		ret = udp_sort(u, &cfg->steer);
+	for (unsigned i = 0; ret && i < 2; i++)
+		if (u->data[i][0] >= 0)
+			close_group(u, i);
+	return ret;
+}
+
+static int open_first(struct udp *u, unsigned i, uint16_t port, uint32_t fwmark)
+{
+	int family = i ? AF_INET6 : AF_INET;
+	int fd = make_socket(family, fwmark, u->offloads & OFFLOAD_UDP_GRO), ret;
 
 	if (fd < 0)
 		return fd;
@@ -192,7 +224,6 @@ static int open_family(struct udp *u, unsigned i, uint16_t port, uint32_t fwmark
 		return ret;
 	}
 	u->data[i][0] = fd;
-	u->handshake[i] = open_handshake(fd, family, u->port, fwmark, wants_gro);
 	return 0;
 }
 
@@ -245,11 +276,11 @@ static int open_both(struct udp *u, uint16_t port, uint32_t fwmark)
 {
 	int v4, v6;
 
-	v4 = open_family(u, 0, port, fwmark);
+	v4 = open_first(u, 0, port, fwmark);
 	if (v4 && v4 != -EAFNOSUPPORT)
 		return v4;
 	/* Of the port that IPv4 was given. */
-	v6 = open_family(u, 1, v4 ? port : u->port, fwmark);
+	v6 = open_first(u, 1, v4 ? port : u->port, fwmark);
 	if (v6 == -EAFNOSUPPORT)
 		return v4;
 	return v6;
@@ -277,8 +308,12 @@ int udp_open(struct udp *u, const struct udp_config *cfg)
 		u->offloads = offloads;
 		u->n = 1;
 		ret = open_both(u, cfg->port, cfg->fwmark);
-		if (!ret)
+		if (!ret) {
+			/* One socket for all is what there is without sorting. */
+			if (cfg->n == 1 || open_groups(u, cfg->n, cfg))
+				(void)open_groups(u, 1, cfg);
 			return 0;
+		}
 		udp_close(u);
 		if (ret != -EADDRINUSE)
 			break;
