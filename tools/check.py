@@ -397,11 +397,14 @@ def sanitized_gateway(report, stage, folder, env, tests):
     return pytest_stage(report, stage, ["-m", "not memory", *tests], 900, ["setarch", "-R"], {"PENSTOCK": binary, **env})
 
 
+def net_asan_env():
+    # A process that gave up its privileges cannot be traced, which the leak checker would need.
+    return {**SANITIZER_ENV, "ASAN_OPTIONS": SANITIZER_ENV["ASAN_OPTIONS"] + ":detect_leaks=0"}
+
+
 def stage_netasan(report, _args):
     """Bad input and rough networks once more."""
-    # A process that gave up its privileges cannot be traced, which the leak checker would need.
-    env = {**SANITIZER_ENV, "ASAN_OPTIONS": SANITIZER_ENV["ASAN_OPTIONS"] + ":detect_leaks=0"}
-    return sanitized_gateway(report, "netasan", "build-asan", env,
+    return sanitized_gateway(report, "netasan", "build-asan", net_asan_env(),
                              [f"tests/net/test_{n}.py" for n in ("control", "network", "stress")])
 
 
@@ -410,6 +413,29 @@ def stage_nettsan(report, _args):
     return sanitized_gateway(report, "nettsan", "build-tsan", tsan_env(),
                              ["tests/net/test_stress.py", "tests/net/test_control.py::test_parallel_sets_and_gets",
                               "tests/net/test_control.py::test_peer_removed_under_traffic"])
+
+
+def engines_table(stage):
+    return os.path.join(ROOT, "build", f"{stage}.md")
+
+
+def stage_engines(report, args):
+    """Scenarios under every engine."""
+    if not os.access(os.path.join(ROOT, "build", "penstock"), os.X_OK):
+        report.fail("engines", "build/penstock is not there")
+        return None
+    mode, timeout = ("all", 5400) if args.matrix else ("core", 900)
+    return pytest_stage(report, "engines", [f"--engines={mode}", "tests/net"], timeout, env={"PENSTOCK_MATRIX": engines_table("engines")})
+
+
+def stage_enginesasan(report, _args):
+    return sanitized_gateway(report, "enginesasan", "build-asan", {"PENSTOCK_MATRIX": engines_table("enginesasan"), **net_asan_env()},
+                             ["--engines=few", "tests/net"])
+
+
+def stage_enginestsan(report, _args):
+    return sanitized_gateway(report, "enginestsan", "build-tsan", {"PENSTOCK_MATRIX": engines_table("enginestsan"), **tsan_env()},
+                             ["--engines=few", "tests/net"])
 
 
 STAGES = {
@@ -422,8 +448,11 @@ STAGES = {
     "fuzz": (stage_fuzz, "fuzz targets"),
     "platform": (stage_platform, "what we rely on in this kernel"),
     "net": (stage_net, "gateways in network namespaces"),
-    "netasan": (stage_netasan, "the same under ASan and UBSan, where input is bad"),
-    "nettsan": (stage_nettsan, "the same under TSan, where threads meet"),
+    "engines": (stage_engines, "scenarios under every engine"),
+    "netasan": (stage_netasan, "gateways under ASan and UBSan, where input is bad"),
+    "nettsan": (stage_nettsan, "gateways under TSan, where threads meet"),
+    "enginesasan": (stage_enginesasan, "every engine under ASan and UBSan, with two and four workers"),
+    "enginestsan": (stage_enginestsan, "every engine under TSan, with two and four workers"),
 }
 
 
@@ -436,6 +465,7 @@ def parse_args():
     parser = Parser(prog="tools/check", add_help=False)
     parser.add_argument("--fuzz-seconds", type=int, default=10)
     parser.add_argument("--only", default=",".join(STAGES))
+    parser.add_argument("--matrix", action="store_true")
     args = parser.parse_args()
     args.only = args.only.split(",")
     for name in args.only:
@@ -454,12 +484,21 @@ def give_back():
         subprocess.run(["chown", "-R", "-h", f"{uid}:{gid}", *folders], check=False)
 
 
+def show_table(stage, since):
+    """Scenarios and engines, when this run made the table."""
+    path = engines_table(stage)
+    if os.path.exists(path) and os.stat(path).st_mtime >= since:
+        say(f"{stage}: scenarios and engines ({os.path.relpath(path, ROOT)})")
+        with open(path, encoding="utf-8") as f:
+            say(f.read().rstrip("\n"))
+
+
 def main():
     args = parse_args()
     report = Report(read_skips(os.path.join(ROOT, "tests", "skips.txt")), os.environ.get("CI") == "true")
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
-    began = time.monotonic()
+    began, began_at = time.monotonic(), time.time()
     try:
         for i, name in enumerate(args.only, 1):
             stage, what = STAGES[name]
@@ -483,6 +522,8 @@ def main():
         say(f"skipped {name}: {why}")
     for name, why in report.failed:
         say(f"FAILED {name}{': ' + why if why else ''}")
+    for name in args.only:
+        show_table(name, began_at)
     say(f"took {(time.monotonic() - began) / 60:.1f} minutes")
     print("%d passed, %d failed, %d skipped" % report.counts())
     return 1 if report.failed else 0

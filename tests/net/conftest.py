@@ -6,18 +6,19 @@ import subprocess
 import pytest
 
 import conformance
+import engines
 import lab as net
 
 GET_WIREGUARD_GO = os.path.join(net.ROOT, "..", "shared", "measure", "get-wireguard-go")
 QUIET = {"LOG_LEVEL": "error"}
 
 
-def under_test(*options):
+def under_test(*options, engine=None):
     """The gateway under test. PENSTOCK_COMMAND replaces the whole call, to try the tests themselves on another."""
     command = os.environ.get("PENSTOCK_COMMAND")
     if command:
         return net.Program("penstock", shlex.split(command), QUIET)
-    return net.penstock(*options)
+    return net.penstock(*options, engine=engine)
 
 
 def is_stand_in():
@@ -57,17 +58,37 @@ PEERS = ("penstock", "wireguard-go-new", "wireguard-go-old")
 
 def pytest_addoption(parser):
     parser.addoption("--conformance", metavar="FILE", help="write the table of scenarios and their results")
+    parser.addoption("--engines", choices=engines.MODES, help="instead of all tests with the default engine: under every engine those "
+                     "marked `engines` (core), with those marked `scenario` (all), or a few with several workers (few)")
 
 
 def pytest_configure(config):
     net.guard_signals()
+    if config.getoption("engines"):
+        config.pluginmanager.register(engines.Matrix(config.getoption("engines")))
     if config.getoption("conformance"):
         config.pluginmanager.register(conformance.Conformance(config.getoption("conformance")))
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("engines"):
+        items[:] = [item for item in items if not any(m.kwargs.get("alone") for m in item.iter_markers("engines"))]
     # What waits for the clock begins with the session and is looked at last.
     items.sort(key=lambda item: item.get_closest_marker("last") is not None)
+
+
+@pytest.fixture(autouse=True)
+def engine(request):
+    """The engine of this run of the test, of --engines; None without."""
+    one = getattr(request, "param", None)
+    if one is None:
+        yield None
+        return
+    why = engines.refused_here(one)
+    if why:
+        pytest.skip(why)
+    with net.using(one):
+        yield one
 
 
 @pytest.fixture
@@ -91,13 +112,13 @@ class Pair:
     ports = (51821, 51822)
 
     def __init__(self, lab, first=None, second=None, outer=4, psk=False, mtu=1420, link_mtu=1500, options=(),
-                 keepalive=None, endpoints=(True, True)):
+                 keepalive=None, endpoints=(True, True), engine=None):
         self.lab = lab
         self.a, self.b = lab.namespace("a"), lab.namespace("b")
         lab.veth(self.a, "v0", self.b, "v1", link_mtu)
         for i, ns in enumerate((self.a, self.b)):
             lab.address(ns, f"v{i}", self.outer4[i] + "/24", self.outer6[i] + "/64")
-        programs = (first or under_test(), second or under_test())
+        programs = (first or under_test(engine=engine), second or under_test(engine=engine))
         self.gateways = [net.Gateway(lab, ns, program, options if program.name == "penstock" else ())
                          for ns, program in zip((self.a, self.b), programs)]
         self.ga, self.gb = self.gateways

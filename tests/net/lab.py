@@ -229,6 +229,10 @@ class Lab:
         run(ns_a, "ip", "link", "set", if_a, "up")
         run(ns_b, "ip", "link", "set", if_b, "up")
 
+    def keep_order(self, ns, interface):
+        """What comes in here is taken in by one processor, so in the order in which it was sent: else each sender's does it."""
+        run(None, "ip", "netns", "exec", ns, "sh", "-c", f"echo 1 >/sys/class/net/{interface}/queues/rx-0/rps_cpus")
+
     def address(self, ns, interface, *addresses):
         for a in addresses:
             run(ns, "ip", "addr", "add", a, "dev", interface, *(["nodad"] if ":" in a else []))
@@ -347,9 +351,44 @@ def penstock_path():
     return os.path.realpath(path)
 
 
-def penstock(*options):
+class Engine:
+    """What a penstock is told of how its packets enter and leave. Without a name: nothing, it takes what it thinks best."""
+
+    def __init__(self, name=None, workers=None, steer=None, sqpoll=None):
+        self.name, self.workers, self.steer, self.sqpoll = name, workers, steer, sqpoll
+
+    def __str__(self):
+        parts = [self.name or "default", self.workers, self.steer, "sqpoll" if self.sqpoll else None]
+        return "-".join(str(p) for p in parts if p is not None)
+
+    def options(self):
+        told = {"--engine": self.name, "--workers": self.workers, "--steer": self.steer, "--sqpoll": self.sqpoll}
+        return [str(word) for option, value in told.items() if value is not None for word in (option, value)]
+
+
+_engine = Engine()
+
+
+@contextlib.contextmanager
+def using(engine):
+    """Every penstock that is described meanwhile has this engine, unless it is given another."""
+    global _engine
+    before, _engine = _engine, engine
+    try:
+        yield
+    finally:
+        _engine = before
+
+
+def engine_options():
+    """For whoever starts a penstock by a command line of its own."""
+    return _engine.options()
+
+
+def penstock(*options, engine=None):
     # A system call without its comment ends the gateway, and with it the test (doc/sandbox.md).
-    return Program("penstock", [penstock_path(), "gateway", "--foreground", "--sandbox", "kill", *options])
+    return Program("penstock", [penstock_path(), "gateway", "--foreground", "--sandbox", "kill",
+                                *(engine or _engine).options(), *options])
 
 
 class Gateway:
@@ -432,6 +471,13 @@ class Gateway:
         """What the gateway dropped, by reason: all that `get` counts above zero, before it comes to the peers' own counts."""
         device = self.ask("get=1\n\n").split("\npublic_key=")[0]
         return {k[5:]: int(v) for k, v in re.findall(r"^(drop_\w+)=(\d+)$", device, re.M)}
+
+    def workers(self):
+        """What each worker counts, {name: number}, by the worker's number."""
+        found = {}
+        for i, name, n in re.findall(r"^worker(\d+)_(\w+)=(\d+)$", self.ask("get=1\n\n"), re.M):
+            found.setdefault(int(i), {})[name] = int(n)
+        return [found[i] for i in sorted(found)]
 
     def interface_drops(self):
         """Packets that the TUN's own queue had no room for."""

@@ -54,6 +54,7 @@ def inner_suite(lab, n1, n2, v4, v6):
         net.iperf(lab, n2, n1, v4[1], "-Z", "-t", SECONDS, n=n)
 
 
+@pytest.mark.engines
 @pytest.mark.scenario("K1", asserts="`wg show transfer`: 1372 received and 1428 sent (1460 with a keepalive), mirrored on the "
                       "other side; handshake times set",
                       kernel="the link's byte counters say the same; those of a TUN count inner bytes")
@@ -157,6 +158,7 @@ def test_k3_padding_in_another_namespace(lab):
     net.wait_until(lambda: net.ping(c, p.inner4[1], 1, size=1269, wait=1) == 1, 10, message="padded beyond the route's MTU")
 
 
+@pytest.mark.engines
 @pytest.mark.scenario("K4", asserts="loopback is 127.212.121.99 and the port 9999: after one echo the other side shows that endpoint")
 @pytest.mark.scenario("K5", asserts="port 9998, endpoint [::1]: after one echo the other side shows [::1]:9998")
 def test_k4_k5_roaming(lab):
@@ -197,6 +199,7 @@ def test_k6_longest_prefix_over_all_peers(lab):
     assert receiver.recv(10) == b"Y"
 
 
+@pytest.mark.engines
 @pytest.mark.scenario("K7", asserts="new key on one side; the other adds it and removes the old one in one command; a single echo is "
                       "answered within a second")
 @pytest.mark.report("private-key", asserts="a single echo within a second of the change, in a new session")

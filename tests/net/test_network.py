@@ -146,6 +146,7 @@ def test_k18_source_is_what_was_written_to(lab):
         assert p.ga.endpoint(p.gb.public) == endpoint
 
 
+@pytest.mark.engines
 @pytest.mark.scenario("K16", asserts="the IPv4 source in use is deleted and another added: the next single echo is answered within a second, and "
                       "the far side shows the new address")
 @pytest.mark.scenario("K17", asserts="the same in IPv6")

@@ -57,7 +57,8 @@ PersistentKeepalive = 25
             link = os.path.join(lab.tmp, "penstock-wg")
             os.symlink(net.penstock_path(), link)
             # wg-quick gives the interface's name only.
-            self.program = lab.file("strictly", f'#!/bin/sh\nexec {link} --sandbox kill "$@"\n', 0o755)
+            options = " ".join(["--sandbox", "kill", *net.engine_options()])
+            self.program = lab.file("strictly", f'#!/bin/sh\nexec {link} {options} "$@"\n', 0o755)
 
     def quick(self, what, check=True):
         with net.inside(self.a):
