@@ -168,6 +168,7 @@ struct wg_peer {
 	struct cookie_jar jar;
 	struct wheel_node wheel;
 	unsigned n_tries;
+	uint8_t home; /* the worker whose indices its sessions get, as long as it lives */
 	uint8_t n_answers; /* responses to our initiation that were admitted unasked */
 	bool has_taken_cookie; /* since the timer last began a handshake */
 	bool owes_keepalive; /* an empty packet waits behind what is staged */
@@ -225,7 +226,7 @@ struct wg {
 	size_t n_buckets; /* a power of two */
 	size_t n_peers;
 	struct sipkey hash_key;
-	uint32_t next_worker; /* that a new session is given to */
+	uint32_t n_at_home[WG_WORKERS_MAX]; /* peers of each worker */
 	uint64_t random;
 	uint64_t now_ns, wall_ns; /* of the slow call under way */
 	struct wg_worker *slow; /* seals keepalives and staged packets */

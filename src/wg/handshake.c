@@ -14,13 +14,11 @@ void handshake_clear(struct wg_peer *p)
 	p->handshake = NULL;
 }
 
-/* A fresh index of ours for a handshake; they go to the workers in turn. */
+/* A fresh index of ours for a handshake. All of a peer's are its home worker's: around a rekey
+ * messages of two sessions come, and one worker sees them in their order. */
 static bool take_index(struct wg_peer *p, uint32_t *out)
 {
-	struct wg *wg = p->wg;
-
-	wg->next_worker = (wg->next_worker + 1) % wg->n_workers;
-	return index_take(&wg->index, wg->next_worker, INDEX_HANDSHAKE, p, out) == 0;
+	return index_take(&p->wg->index, p->home, INDEX_HANDSHAKE, p, out) == 0;
 }
 
 static void send_to_peer(struct wg_peer *p, uint8_t *msg, size_t len)

@@ -96,11 +96,28 @@ struct wg_peer *peer_alloc(struct wg *wg, const uint8_t key[WG_KEY_LEN])
 	return p;
 }
 
+/* The worker who has fewest peers: however peers come and go, none is given more than its
+ * even part of the most that there have been, which is what its share of the indices is
+ * made for. */
+static unsigned choose_home(const struct wg *wg)
+{
+	unsigned best = 0;
+
+	for (unsigned i = 1; i < wg->n_workers; i++)
+		if (wg->n_at_home[i] < wg->n_at_home[best])
+			best = i;
+	return best;
+}
+
+static_assert((int)WG_WORKERS_MAX <= UINT8_MAX + 1, "wg_peer.home");
+
 void peer_add(struct wg_peer *p)
 {
 	struct wg *wg = p->wg;
 	struct wg_peer **b = bucket_of(wg, p->noise.public_key);
 
+	p->home = (uint8_t)choose_home(wg);
+	wg->n_at_home[p->home]++;
 	p->hash_next = *b;
 	*b = p;
 	p->prev = wg->last;
@@ -123,6 +140,7 @@ static void unlink_peer(struct wg_peer *p)
 	walks_step_off(p);
 	*(p->prev ? &p->prev->next : &wg->first) = p->next;
 	*(p->next ? &p->next->prev : &wg->last) = p->prev;
+	wg->n_at_home[p->home]--;
 	wg->n_peers--;
 }
 
