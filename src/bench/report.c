@@ -60,6 +60,15 @@ void figure_sample(struct figure *f, double v)
 	f->samples[f->n_samples++] = v;
 }
 
+void figure_note(struct figure *f, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(f->note, sizeof(f->note), fmt, ap);
+	va_end(ap);
+}
+
 double figure_value(const struct figure *f)
 {
 	double sorted[REPORT_SAMPLES_MAX];
@@ -107,6 +116,27 @@ static void print_figure(const struct figure *f, FILE *out)
 		f->unit, spread, f->claim[0] ? f->claim : "-");
 }
 
+/* Figures that share a note stand before it together. */
+static void print_notes(const struct report *r, FILE *out)
+{
+	const struct figure *f;
+	size_t i, k;
+
+	for (i = 0; i < r->n_figures; i++) {
+		f = &r->figures[i];
+		for (k = 0; k < i && strcmp(r->figures[k].note, f->note); k++)
+			;
+		if (!f->note[0] || k < i)
+			continue;
+		fprintf(out, "\n%s", f->id);
+		for (k = i + 1; k < r->n_figures; k++) {
+			if (!strcmp(r->figures[k].note, f->note))
+				fprintf(out, ", %s", r->figures[k].id);
+		}
+		fprintf(out, ":\n    %s\n", f->note);
+	}
+}
+
 void report_print(const struct report *r, FILE *out)
 {
 	size_t i;
@@ -121,6 +151,7 @@ void report_print(const struct report *r, FILE *out)
 	}
 	for (i = 0; i < r->n_skips; i++)
 		fprintf(out, "%-42s %12s %s\n", r->skips[i].id, "skipped", r->skips[i].why);
+	print_notes(r, out);
 	if (r->is_quick)
 		fprintf(out, "A quick run: rough figures.\n");
 }

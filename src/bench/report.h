@@ -11,7 +11,8 @@ enum {
 	REPORT_ID_MAX = 48,
 	REPORT_UNIT_MAX = 16,
 	REPORT_TEXT_MAX = 128,
-	REPORT_FIGURES_MAX = 64, /* full: asserts, since ids are ours and few */
+	REPORT_NOTE_MAX = 384,
+	REPORT_FIGURES_MAX = 96, /* full: asserts, since ids are ours and few */
 	REPORT_SKIPS_MAX = 64, /* the same */
 	REPORT_SAMPLES_MAX = 64, /* per figure; full: refused, see below */
 };
@@ -20,6 +21,7 @@ struct figure {
 	char id[REPORT_ID_MAX];
 	char unit[REPORT_UNIT_MAX];
 	char claim[REPORT_TEXT_MAX]; /* empty: nothing was claimed */
+	char note[REPORT_NOTE_MAX]; /* why it differs from the claim; empty: nothing to say */
 	double samples[REPORT_SAMPLES_MAX]; /* in the order in which they were taken */
 	size_t n_samples;
 	size_t n_refused; /* samples that were no numbers or had no room */
@@ -48,6 +50,9 @@ void report_destroy(struct report *r);
 struct figure *report_figure(struct report *r, const char *id, const char *unit, const char *claim);
 /* One more sample. Refused, and counted as such, if it is not finite. */
 void figure_sample(struct figure *f, double v);
+/* What is to be said about it, above all why it is not what was claimed: one or a few
+ * sentences, printed below the table. The last one counts; what does not fit is cut. */
+void figure_note(struct figure *f, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* The median of the samples; there must be one. */
 double figure_value(const struct figure *f);
 

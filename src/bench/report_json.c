@@ -62,9 +62,9 @@ static json_t *figures_json(const struct report *r)
 				goto fail;
 		}
 		if (json_array_append_new(list,
-			    json_pack("{s:s, s:f, s:s, s:s, s:o}", "id", f->id, "value",
-				    figure_value(f), "unit", f->unit, "claim", f->claim, "samples",
-				    samples)) < 0) {
+			    json_pack("{s:s, s:f, s:s, s:s, s:s, s:o}", "id", f->id, "value",
+				    figure_value(f), "unit", f->unit, "claim", f->claim, "note",
+				    f->note, "samples", samples)) < 0) {
 			samples = NULL; /* json_pack took it */
 			goto fail;
 		}

@@ -66,6 +66,8 @@ static void fill(struct report *r)
 	figure_sample(f, 5000.25);
 	figure_sample(f, 4000);
 	figure_sample(f, 6000);
+	figure_note(f, "first thought");
+	figure_note(f, "slower: %d others", 7);
 	report_figure(r, "silent", "ns", "");
 	report_skip(r, "absent", "no \"%s\" here", "cipher");
 }
@@ -73,7 +75,7 @@ static void fill(struct report *r)
 static void test_json_read_back(void **state)
 {
 	struct fixture *fx = *state;
-	const char *bench, *date, *cpu, *kernel, *id, *unit, *claim, *why;
+	const char *bench, *date, *cpu, *kernel, *id, *unit, *claim, *note, *why;
 	json_t *j, *figures, *skipped, *samples;
 	int is_quick;
 	json_int_t cores;
@@ -96,14 +98,15 @@ static void test_json_read_back(void **state)
 	assert_true(strlen(cpu) > 0);
 	assert_true(strlen(kernel) > 0);
 	assert_int_equal(json_array_size(figures), 1);
-	assert_int_equal(
-		json_unpack(json_array_get(figures, 0), "{s:s, s:f, s:s, s:s, s:o !}", "id", &id,
-			"value", &value, "unit", &unit, "claim", &claim, "samples", &samples),
+	assert_int_equal(json_unpack(json_array_get(figures, 0), "{s:s, s:f, s:s, s:s, s:s, s:o !}",
+				 "id", &id, "value", &value, "unit", &unit, "claim", &claim, "note",
+				 &note, "samples", &samples),
 		0);
 	assert_string_equal(id, "speed");
 	assert_true(value == 5000.25);
 	assert_string_equal(unit, "1/s");
 	assert_string_equal(claim, "must >= 4500");
+	assert_string_equal(note, "slower: 7 others");
 	assert_int_equal(json_array_size(samples), 3);
 	assert_true(json_real_value(json_array_get(samples, 0)) == 5000.25);
 	assert_true(json_real_value(json_array_get(samples, 2)) == 6000);
@@ -238,6 +241,40 @@ static void test_table_shows_claim_beside_value(void **state)
 	assert_non_null(strstr(end + 1, "silent"));
 }
 
+/* Notes come after the rows; one that several figures share is told once. One without is not
+ * named again. */
+static void test_notes_stand_below_the_table(void **state)
+{
+	struct fixture *fx = *state;
+	char text[4096] = "", *at;
+	FILE *out = fmemopen(text, sizeof(text), "w");
+	struct figure *f;
+
+	assert_non_null(out);
+	fill(fx->r);
+	f = report_figure(fx->r, "pace", "1/s", "");
+	figure_sample(f, 1);
+	figure_note(f, "slower: 7 others");
+	f = report_figure(fx->r, "mute", "1/s", "");
+	figure_sample(f, 1);
+	report_print(fx->r, out);
+	fclose(out);
+	at = strstr(text, "\nspeed, pace:\n    slower: 7 others\n");
+	assert_non_null(at);
+	assert_true(at > strstr(text, "\nabsent"));
+	assert_null(strstr(strstr(at, "7 others") + 1, "7 others"));
+	assert_null(strstr(at, "mute"));
+}
+
+static void test_a_long_note_is_cut(void **state)
+{
+	struct fixture *fx = *state;
+	struct figure *f = report_figure(fx->r, "one", "ns", "");
+
+	figure_note(f, "%*s", 2 * REPORT_NOTE_MAX, "x");
+	assert_int_equal(strlen(f->note), REPORT_NOTE_MAX - 1);
+}
+
 #define with_report(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
 int main(void)
@@ -252,6 +289,8 @@ int main(void)
 		with_report(test_more_samples_than_room),
 		with_report(test_same_id_is_the_same_figure),
 		with_report(test_table_shows_claim_beside_value),
+		with_report(test_notes_stand_below_the_table),
+		with_report(test_a_long_note_is_cut),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
