@@ -17,6 +17,7 @@
 #include "gateway/conf.h"
 #include "gateway/daemon.h"
 #include "gateway/handshaker.h"
+#include "gateway/plane.h"
 #include "gateway/privhelper.h"
 #include "gateway/sources.h"
 #include "gateway/uapi_server.h"
@@ -33,7 +34,8 @@
 
 enum {
 	EXIT_WORLD = 1,
-	POLLFDS_OWN = 5, /* signals, netlink twice, the helper, what workers ask for */
+	/* signals, netlink twice, the helper, what workers ask for, sockets they lost */
+	POLLFDS_OWN = 6,
 	UDP_PAYLOAD_MAX = 65507,
 	TRAIN_SEGMENTS = 64,
 	IP_TCP_HEADERS = 40, /* smallest: the largest payload per segment */
@@ -52,11 +54,10 @@ struct gateway {
 	struct netdev *netdev;
 	struct uapi_server *uapi;
 	struct wg *wg;
-	const struct engine_ops *ops;
 	struct queue handshakes;
 	struct handshaker *handshaker;
 	struct unreach *unreach;
-	struct worker *worker;
+	struct plane *plane;
 	struct sieve *sieve; /* NULL: floods are not kept out in the kernel */
 	int signals;
 	struct sources sources;
@@ -120,20 +121,20 @@ static void use_sockets(struct gateway *g, const struct udp *u, bool is_open)
 	if (ret)
 		log_line(LOG_WARN, "floods are not kept out in the kernel: %s", strerror(-ret));
 	handshaker_set_sockets(g->handshaker, &g->udp);
-	worker_set_sockets(
-		g->worker, (int[2]){ g->udp.data[0][0], g->udp.data[1][0] }, g->udp.offloads);
+	plane_set_sockets(g->plane, &g->udp);
 	if (was_open)
 		udp_close(&old);
 }
 
 static int open_sockets(struct gateway *g, uint16_t port, uint32_t fwmark, struct udp *out)
 {
-	const struct udp_config cfg = { .port = port,
+	struct udp_config cfg = { .port = port,
 		.fwmark = fwmark,
-		.allowed = g->o->offloads,
-		.n = 1,
-		.steer = { -1, -1 } };
-	int ret = privhelper_udp_open(&g->priv, &cfg, out);
+		.allowed = plane_offloads_of(g->plane, g->o->offloads) };
+	int ret;
+
+	plane_want_sockets(g->plane, &cfg);
+	ret = privhelper_udp_open(&g->priv, &cfg, out);
 
 	if (ret)
 		log_line(LOG_ERROR, "cannot open UDP port %u: %s%s%s", port, strerror(-ret),
@@ -153,6 +154,21 @@ static void go_up(struct gateway *g)
 	}
 	log_line(LOG_INFO, "up, listening on port %u", g->udp.port);
 	wg_set_up(g->wg, true, clock_now_ns());
+}
+
+/* Somebody closed or destroyed a socket under a worker. The port is free once the
+ * others are closed too. */
+static void replace_sockets(struct gateway *g)
+{
+	uint16_t port = g->udp.port;
+	struct udp u;
+
+	if (!g->has_udp)
+		return;
+	log_line(LOG_WARN, "a socket of port %u is gone: opening new ones", port);
+	use_sockets(g, NULL, false);
+	if (open_sockets(g, port, g->fwmark, &u) == 0)
+		use_sockets(g, &u, true);
 }
 
 static void go_down(struct gateway *g)
@@ -231,7 +247,7 @@ static int get(void *ctx, struct uapi_text *out)
 	struct gateway *g = ctx;
 	uint64_t drops[WORKER_DROP_N] = { 0 }, sieved[SIEVE_DROP_N], unreach[UNREACH_COUNT_N];
 
-	worker_drops(g->worker, drops);
+	plane_drops(g->plane, drops);
 	for (unsigned i = 0; i < WORKER_DROP_N; i++)
 		if (drops[i])
 			uapi_put(out, "drop_%s=%llu\n", worker_drop_key(i),
@@ -246,6 +262,12 @@ static int get(void *ctx, struct uapi_text *out)
 		if (unreach[i])
 			uapi_put(out, "%s=%llu\n", unreach_count_key(i),
 				(unsigned long long)unreach[i]);
+	for (unsigned i = 0; i < plane_n_workers(g->plane); i++) {
+		struct worker_count c = plane_count(g->plane, i);
+
+		uapi_put(out, "worker%u_rx_packets=%llu\nworker%u_tx_packets=%llu\n", i,
+			(unsigned long long)c.rx_packets, i, (unsigned long long)c.tx_packets);
+	}
 	uapi_put_head(out, g->wg, g->has_udp ? g->udp.port : g->listen_port, g->fwmark);
 	return 0;
 }
@@ -337,11 +359,14 @@ static void take_netdev_event(struct gateway *g)
 static int open_interface(struct gateway *g)
 {
 	const struct gateway_options *o = g->o;
-	int ret = o->tun_fd >= 0 ? tun_adopt(&g->tun, o->tun_fd, o->offloads)
-				 : tun_open(&g->tun, o->ifname, o->offloads);
+	unsigned offloads = plane_offloads_of(g->plane, o->offloads);
+	int ret = o->tun_fd >= 0 ? tun_adopt(&g->tun, o->tun_fd, offloads)
+				 : tun_open(&g->tun, o->ifname, offloads);
 
-	if (!ret)
+	if (!ret) {
+		plane_open_queues(g->plane, &g->tun);
 		return 0;
+	}
 	if (ret == -EPERM || ret == -EACCES)
 		log_line(LOG_ERROR, "cannot create the interface: %s", sandbox_hint(CAP_NET_ADMIN));
 	else if (ret == -EBUSY)
@@ -374,7 +399,9 @@ static int open_config_socket(struct gateway *g)
 
 static int open_device(struct gateway *g)
 {
-	struct wg_config cfg = { .ops = &wg_hooks, .ctx = g, .n_workers = 1 };
+	struct wg_config cfg = {
+		.ops = &wg_hooks, .ctx = g, .n_workers = plane_n_wg_workers(g->plane)
+	};
 	int ret = crypto_init(g->o->aead);
 
 	if (ret) {
@@ -384,7 +411,9 @@ static int open_device(struct gateway *g)
 	}
 	crypto_random(cfg.index_key, sizeof(cfg.index_key));
 	crypto_random(&cfg.seed, sizeof(cfg.seed));
+	plane_steer(g->plane, cfg.index_key);
 	ret = wg_create(&g->wg, &cfg);
+	crypto_wipe(&cfg, sizeof(cfg));
 	if (ret)
 		log_line(LOG_ERROR, "cannot make the device: %s", strerror(-ret));
 	return ret;
@@ -397,28 +426,23 @@ static void handshake_ready(void *ctx)
 
 static int open_threads(struct gateway *g)
 {
-	struct worker_config cfg = { .id = 0,
-		.wg = g->wg,
-		.tun_fd = g->tun.fd,
+	unsigned udp_offloads =
+		plane_offloads_of(g->plane, g->o->offloads) & (OFFLOAD_UDP_GSO | OFFLOAD_UDP_GRO);
+	struct plane_parts parts = { .wg = g->wg,
+		.tun = &g->tun,
+		.offloads = g->tun.offloads | udp_offloads,
 		.handshakes = &g->handshakes,
 		.handshake_ready = handshake_ready,
 		.ctx = g };
-	int ret = engine_pick(&g->ops, g->o->engine, &cfg.engine);
+	int ret = queue_init(&g->handshakes, HANDSHAKE_QUEUE, sizeof(struct handshake_item));
 
-	if (ret) {
-		log_line(LOG_ERROR, "engine %s cannot run here: %s", g->o->engine, strerror(-ret));
-		return ret;
-	}
-	cfg.ops = g->ops;
-	cfg.offloads = g->tun.offloads | (g->o->offloads & (OFFLOAD_UDP_GSO | OFFLOAD_UDP_GRO));
-	ret = queue_init(&g->handshakes, HANDSHAKE_QUEUE, sizeof(struct handshake_item));
 	if (!ret)
 		ret = handshaker_create(&g->handshaker, &g->handshakes);
 	if (!ret)
 		ret = unreach_create(&g->unreach, &g->tun, &g->priv);
-	cfg.unreach = g->unreach;
+	parts.unreach = g->unreach;
 	if (!ret)
-		ret = worker_create(&g->worker, &cfg);
+		ret = plane_fill(g->plane, &parts);
 	if (ret)
 		log_line(LOG_ERROR, "cannot make the workers: %s", strerror(-ret));
 	return ret;
@@ -476,6 +500,10 @@ static int confine(struct gateway *g)
 /* Everything that needs a privilege, a file or the network's state. */
 static int open_all(struct gateway *g)
 {
+	const struct plane_wish wish = { .engine = g->o->engine,
+		.n_workers = g->o->n_workers,
+		.steer = g->o->steer,
+		.io = { .sqpoll_idle_ms = g->o->sqpoll_idle_ms } };
 	int ret = open_signals(g);
 
 	if (!ret)
@@ -486,7 +514,9 @@ static int open_all(struct gateway *g)
 		log_line(LOG_ERROR, "cannot start: %s", strerror(-ret));
 		return ret;
 	}
-	ret = open_interface(g);
+	ret = plane_create(&g->plane, &wish);
+	if (!ret)
+		ret = open_interface(g);
 	if (!ret)
 		ret = open_device(g);
 	if (!ret)
@@ -513,7 +543,7 @@ static int start_threads(struct gateway *g)
 	int ret = handshaker_start(g->handshaker, g->wg);
 
 	if (!ret)
-		ret = worker_start(g->worker);
+		ret = plane_start(g->plane);
 	if (ret)
 		log_line(LOG_ERROR, "cannot start a thread: %s", strerror(-ret));
 	return ret;
@@ -521,11 +551,11 @@ static int start_threads(struct gateway *g)
 
 static void close_all(struct gateway *g)
 {
-	worker_stop(g->worker);
+	plane_stop(g->plane);
 	handshaker_stop(g->handshaker);
 	uapi_server_close(g->uapi);
 	sources_close(&g->sources); /* may be on its way through the peers */
-	worker_destroy(g->worker);
+	plane_destroy(g->plane);
 	unreach_destroy(g->unreach);
 	wg_destroy(g->wg);
 	handshaker_destroy(g->handshaker);
@@ -585,7 +615,7 @@ static int poll_timeout_ms(uint64_t deadline_ns, uint64_t now_ns)
 static void check_sources(struct gateway *g)
 {
 	if (sources_run(&g->sources, g->wg, g->udp.port, g->fwmark, clock_now_ns()))
-		worker_forget_paths(g->worker);
+		plane_forget_paths(g->plane);
 }
 
 static uint64_t next_deadline(const struct gateway *g)
@@ -608,6 +638,7 @@ static void control_loop(struct gateway *g)
 		fds[2] = (struct pollfd){ g->priv.fd, POLLIN, 0 };
 		fds[3] = (struct pollfd){ g->sources.changes, POLLIN, 0 };
 		fds[4] = (struct pollfd){ unreach_fd(g->unreach), POLLIN, 0 };
+		fds[5] = (struct pollfd){ plane_lost_fd(g->plane), POLLIN, 0 };
 		n = uapi_server_pollfds(g->uapi, fds + POLLFDS_OWN, UAPI_POLLFDS_MAX);
 		if (poll(fds, POLLFDS_OWN + n, poll_timeout_ms(next_deadline(g), clock_now_ns())) <
 				0 &&
@@ -624,6 +655,8 @@ static void control_loop(struct gateway *g)
 		check_sources(g);
 		if (fds[4].revents)
 			unreach_serve(g->unreach, clock_now_ns());
+		if (fds[5].revents && plane_take_lost(g->plane))
+			replace_sockets(g);
 		uapi_server_run(g->uapi, fds + POLLFDS_OWN, n, clock_now_ns());
 		if (uapi_server_is_unlinked(g->uapi)) {
 			log_line(LOG_INFO, "the configuration socket was removed");
@@ -634,10 +667,12 @@ static void control_loop(struct gateway *g)
 
 static void announce(const struct gateway *g)
 {
+	unsigned offloads = plane_offloads(g->plane);
 	char text[64];
 
-	log_line(LOG_INFO, "interface %s, engine %s, AEAD %s, offloads: %s", g->tun.name,
-		g->ops->name, crypto_aead_name(), offload_text(worker_offloads(g->worker), text));
+	log_line(LOG_INFO, "interface %s, engine %s", g->tun.name, plane_text(g->plane));
+	log_line(LOG_INFO, "AEAD %s, offloads: %s", crypto_aead_name(),
+		offloads ? offload_text(offloads, text) : "none");
 }
 
 /* Returns 0 when it ran and was told to stop. */

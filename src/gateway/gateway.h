@@ -7,6 +7,7 @@
 #include "base/keytext.h"
 #include "base/log.h"
 #include "base/sandbox_filter.h"
+#include "link/link.h"
 #include <net/if.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -25,7 +26,10 @@ struct gateway_options {
 	bool has_peer; /* GATEWAY_STATUS: of this peer */
 	uint8_t peer[KEY_BYTES];
 	const char *config; /* path of a wg(8) file; NULL: configured by socket only */
-	const char *engine; /* for engine_pick: a name or "auto" */
+	const char *engine; /* a name or "auto" */
+	unsigned n_workers; /* 0: as many as are good */
+	enum steer_mode steer;
+	unsigned sqpoll_idle_ms; /* 0: no SQPOLL */
 	const char *aead; /* for crypto_init: a name or NULL for the best one */
 	unsigned offloads; /* enum link_offload: those that may be used */
 	enum log_level log_level;

@@ -1,17 +1,23 @@
 /* The command line of penstock gateway and of penstock-wg. See gateway.h. */
 #include "gateway/gateway.h"
 #include "base/options.h"
+#include "gateway/plane.h"
 #include "link/link.h"
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
+enum { SQPOLL_MS_MAX = 60000 };
+
 enum {
 	OPT_HELP = 'h',
 	OPT_FOREGROUND = 'f',
 	OPT_CONFIG = OPTION_LONG_ONLY,
 	OPT_ENGINE,
+	OPT_WORKERS,
+	OPT_STEER,
+	OPT_SQPOLL,
 	OPT_AEAD,
 	OPT_NO_OFFLOAD,
 	OPT_LOG_LEVEL,
@@ -25,7 +31,16 @@ static const struct option_spec specs[] = {
 	{ OPT_CONFIG, "config", "FILE", "configure from a wg(8) file (mode 0600) at start" },
 	{ OPT_FOREGROUND, "foreground", NULL, "stay in the foreground" },
 	{ OPT_DAEMON, "daemon", NULL, "go to the background once the interface is there" },
-	{ OPT_ENGINE, "engine", "auto|epoll", "how packets enter and leave (default: auto)" },
+	{ OPT_ENGINE, "engine", "NAME",
+		"how packets enter and leave: auto, uring, channels, epoll, blocking or queue "
+		"(default: auto)" },
+	{ OPT_WORKERS, "workers", "N", "threads that carry data, 1 to 64 (default: 1)" },
+	{ OPT_STEER, "steer", "MODE",
+		"which worker gets a packet: index (the session's), rr (each in turn) or flow (by "
+		"address and port) (default: index)" },
+	{ OPT_SQPOLL, "sqpoll", "MS",
+		"with --engine uring: a thread of the kernel's does the calls, and sleeps after so "
+		"many idle milliseconds" },
 	{ OPT_AEAD, "aead", "auto|ipsec-mb|openssl", "which library encrypts (default: auto)" },
 	{ OPT_NO_OFFLOAD, "no-offload", "LIST",
 		"do without: vnet,csum,tso,uso,udp-gso,udp-gro (for comparison)" },
@@ -40,6 +55,7 @@ static const struct option_spec specs[] = {
 /* What was said on the command line, as far as it matters for combinations. */
 struct said {
 	bool foreground, daemon;
+	bool steer;
 	const char *run_option; /* one that makes no sense with --status */
 };
 
@@ -87,6 +103,40 @@ static int parse_sandbox(struct options *o, enum sandbox_mode *out)
 		o, "--sandbox: expected one of strict, kill, off, not '%.32s'", o->value);
 }
 
+static int parse_engine(struct options *o, const char **out)
+{
+	*out = o->value;
+	if (plane_is_engine(o->value))
+		return 0;
+	return options_bad(o,
+		"--engine: expected one of auto, uring, channels, epoll, blocking, queue, not "
+		"'%.32s'",
+		o->value);
+}
+
+static int parse_steer(struct options *o, enum steer_mode *out)
+{
+	for (unsigned i = 0; i < STEER_MODE_N; i++) {
+		if (strcmp(o->value, steer_mode_name((enum steer_mode)i)) == 0) {
+			*out = (enum steer_mode)i;
+			return 0;
+		}
+	}
+	return options_bad(o, "--steer: expected one of index, rr, flow, not '%.32s'", o->value);
+}
+
+static int parse_count(
+	struct options *o, const char *name, unsigned min, unsigned max, unsigned *out)
+{
+	uint64_t n;
+
+	if (options_number(o->value, max, &n) || n < min)
+		return options_bad(o, "--%s: expected a number from %u to %u, not '%.32s'", name,
+			min, max, o->value);
+	*out = (unsigned)n;
+	return 0;
+}
+
 static int parse_no_offload(struct options *o, unsigned *offloads)
 {
 	const char *p = o->value;
@@ -110,7 +160,6 @@ static int parse_no_offload(struct options *o, unsigned *offloads)
 
 static int take_option(struct options *o, struct gateway_options *g, struct said *said, int id)
 {
-	static const char *const engine_names[] = { "auto", "epoll", NULL };
 	static const char *const aead_names[] = { "auto", "ipsec-mb", "openssl", NULL };
 
 	if (id != OPT_STATUS && id != OPT_PEER && id != OPT_HELP)
@@ -128,7 +177,14 @@ static int take_option(struct options *o, struct gateway_options *g, struct said
 		said->daemon = true;
 		return 0;
 	case OPT_ENGINE:
-		return parse_choice(o, "engine", engine_names, &g->engine);
+		return parse_engine(o, &g->engine);
+	case OPT_WORKERS:
+		return parse_count(o, "workers", 1, WG_WORKERS_MAX, &g->n_workers);
+	case OPT_STEER:
+		said->steer = true;
+		return parse_steer(o, &g->steer);
+	case OPT_SQPOLL:
+		return parse_count(o, "sqpoll", 1, SQPOLL_MS_MAX, &g->sqpoll_idle_ms);
 	case OPT_AEAD:
 		g->aead = NULL; /* what crypto_init calls auto */
 		if (strcmp(o->value, "auto") == 0)
@@ -191,6 +247,23 @@ static int take_operands(struct options *o, struct gateway_options *g)
 	return 0;
 }
 
+static int check_engine(struct options *o, const struct gateway_options *g, const struct said *said)
+{
+	if (g->n_workers > plane_workers_max(g->engine))
+		return options_bad(o, "--workers: expected at most %u with --engine %s",
+			plane_workers_max(g->engine), g->engine);
+	if (said->steer && !plane_is_steerable(g->engine))
+		return options_bad(o,
+			"--steer: expected an engine whose workers have sockets of their own "
+			"(channels, uring), not %s",
+			g->engine);
+	if (said->steer && g->n_workers < 2)
+		return options_bad(o, "--steer: expected --workers of 2 or more as well");
+	if (g->sqpoll_idle_ms && strcmp(g->engine, "uring") != 0)
+		return options_bad(o, "--sqpoll: expected --engine uring as well");
+	return 0;
+}
+
 static int check_combinations(struct options *o, struct gateway_options *g, const struct said *said)
 {
 	if (said->foreground && said->daemon)
@@ -200,7 +273,7 @@ static int check_combinations(struct options *o, struct gateway_options *g, cons
 	if (g->action == GATEWAY_STATUS && said->run_option)
 		return options_bad(
 			o, "--status: expected no other option, not --%s", said->run_option);
-	return 0;
+	return check_engine(o, g, said);
 }
 
 /* A descriptor that somebody left open for us. */

@@ -55,6 +55,8 @@ struct status {
 	struct peer now; /* whose lines are being read, if n_peers is not 0 */
 	struct peer top[TOP_MAX]; /* most drops first */
 	size_t n_top;
+	struct worker_count workers[WG_WORKERS_MAX];
+	unsigned n_workers;
 	const uint8_t *wanted; /* NULL: no peer in particular */
 	struct peer found;
 	bool has_found;
@@ -80,6 +82,25 @@ static void take_unreach(struct status *s, const char *line)
 	for (unsigned i = 0; i < UNREACH_COUNT_N; i++)
 		if (is_named(line, unreach_count_key(i), &value))
 			s->unreach[i] = strtoull(value, NULL, 10);
+}
+
+/* "worker3_rx_packets=..." */
+static bool take_worker(struct status *s, const char *line)
+{
+	char direction;
+	unsigned i;
+	int at = 0;
+
+	if (sscanf(line, "worker%2u_%cx_packets=%n", &i, &direction, &at) != 2 || !at ||
+		i >= WG_WORKERS_MAX)
+		return false;
+	if (direction == 'r')
+		s->workers[i].rx_packets = strtoull(line + at, NULL, 10);
+	else
+		s->workers[i].tx_packets = strtoull(line + at, NULL, 10);
+	if (s->n_workers <= i)
+		s->n_workers = i + 1;
+	return true;
 }
 
 /* What follows "drop_": of the device before the first peer, of that peer after it. */
@@ -145,7 +166,7 @@ static void take_line(struct status *s, const char *line)
 		s->code = (int)strtol(value, NULL, 10);
 	else if (strncmp(line, "drop_", 5) == 0)
 		take_drop(s, line + 5);
-	else if (!s->n_peers)
+	else if (!s->n_peers && !take_worker(s, line))
 		take_unreach(s, line);
 }
 
@@ -228,10 +249,21 @@ static void print_top(const struct status *s, FILE *out)
 	}
 }
 
+static void print_workers(const struct status *s, FILE *out)
+{
+	if (s->n_workers)
+		fprintf(out, "  packets carried by each worker:\n");
+	for (unsigned i = 0; i < s->n_workers; i++)
+		fprintf(out, "    worker %-13u %12llu received %12llu sent\n", i,
+			(unsigned long long)s->workers[i].rx_packets,
+			(unsigned long long)s->workers[i].tx_packets);
+}
+
 static void print_device(const struct status *s, const char *ifname, FILE *out)
 {
 	fprintf(out, "interface: %s\n  peers: %llu\n", ifname, s->n_peers);
 	print_traffic(s->rx_bytes, s->tx_bytes, out);
+	print_workers(s, out);
 	print_drops(s->drops, N_REASONS, out);
 	print_top(s, out);
 	fprintf(out, "  packets that nobody can be given:\n");

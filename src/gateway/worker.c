@@ -21,7 +21,6 @@
 #include <unistd.h>
 
 enum {
-	TAG_TUN = 2, /* 0 and 1: the sockets, by family */
 	CHUNK_PACKETS = 64, /* sealed at once; UDP_MAX_SEGMENTS of Linux before 6.9 */
 	TRAIN_BYTES = 65507, /* largest UDP payload over IPv4 */
 	OUT_LEN = 256 * 1024, /* room for the messages of unsent trains */
@@ -74,9 +73,11 @@ struct worker {
 	struct udp_tx tx_mem[IO_BATCH_MAX + CHUNK_PACKETS];
 	size_t merged_bytes;
 	struct udp_paths paths;
+	bool has_turn; /* entered the turnstile of the batch */
 
 	/* written by the worker, read by any thread */
 	_Atomic uint64_t drops[WORKER_DROP_N];
+	_Atomic uint64_t rx_packets, tx_packets;
 	_Atomic unsigned offloads;
 
 	/* written by the control thread */
@@ -84,17 +85,43 @@ struct worker {
 	_Atomic bool has_new_routes;
 	_Atomic bool has_new_sockets;
 	int new_sock[2];
+	unsigned new_reads;
 	unsigned new_offloads;
 };
 
 REASONS_DEFINE(worker_drop, WORKER_DROPS)
 
+/* One writer: a plain add, made visible to readers. */
+static void count(_Atomic uint64_t *counter, uint64_t n)
+{
+	uint64_t old = atomic_load_explicit(counter, memory_order_relaxed);
+
+	atomic_store_explicit(counter, old + n, memory_order_relaxed);
+}
+
 static void count_drop(struct worker *w, enum worker_drop why, uint64_t n)
 {
-	/* One writer: a plain add, made visible to readers. */
-	uint64_t old = atomic_load_explicit(&w->drops[why], memory_order_relaxed);
+	count(&w->drops[why], n);
+}
 
-	atomic_store_explicit(&w->drops[why], old + n, memory_order_relaxed);
+/* What came by a shared channel leaves in the order in which it came: before the first of
+ * a batch does, those who read before us have to be through. */
+static void enter_turn(struct worker *w)
+{
+	if (!w->in.order || w->has_turn)
+		return;
+	turnstile_enter(w->in.order, w->in.ticket);
+	w->has_turn = true;
+}
+
+/* All of the batch has left; of some nothing does. */
+static void leave_turn(struct worker *w)
+{
+	if (!w->in.order)
+		return;
+	enter_turn(w);
+	w->has_turn = false;
+	turnstile_leave(w->in.order);
 }
 
 static void lose_offload(struct worker *w, unsigned lost)
@@ -122,6 +149,7 @@ static void flush_tun(struct worker *w)
 	w->merged_bytes = 0;
 	if (n == 0)
 		return;
+	enter_turn(w);
 	n_sent = w->ops->send(w->engine, w->cfg.tun_fd, IO_FRAME, tx, n);
 	if (n_sent < n)
 		count_drop(w, WORKER_DROP_TUN_WRITE, n - n_sent);
@@ -162,12 +190,53 @@ static void queue_handshake(
 		count_drop(w, WORKER_DROP_QUEUE_FULL, 1);
 }
 
+/* Where in its session's order a data message stands. */
+struct place {
+	uint32_t receiver;
+	uint64_t counter;
+};
+
+static struct place place_of(const uint8_t *msg)
+{
+	return (struct place){ get_le32(msg + offsetof(struct wgmsg_data, receiver)),
+		get_le64(msg + offsetof(struct wgmsg_data, counter)) };
+}
+
+/* As deliver, and written as well, in the turn of the messages that these packets were. */
+static void deliver_in_order(struct worker *w, const struct place *at, uint8_t tos)
+{
+	for (size_t i = 0, end; i < w->n_pkts; i = end) {
+		struct order_slot *slot;
+		uint64_t next;
+
+		end = i + 1;
+		if (w->pkts[i].drop != WG_OK)
+			continue;
+		next = at[i].counter + 1;
+		for (; end < w->n_pkts && at[end].receiver == at[i].receiver; end++)
+			if (w->pkts[end].drop == WG_OK && at[end].counter >= next)
+				next = at[end].counter + 1;
+		slot = order_enter(w->cfg.order, at[i].receiver, at[i].counter);
+		deliver(w, w->pkts + i, end - i, tos);
+		flush_tun(w);
+		order_leave(slot, next);
+	}
+}
+
 static void open_chunk(struct worker *w, const struct udp_rx *u)
 {
+	struct place at[CHUNK_PACKETS];
+
 	if (w->n_pkts == 0)
 		return;
+	for (size_t i = 0; w->cfg.order && i < w->n_pkts; i++)
+		at[i] = place_of(w->pkts[i].data);
+	count(&w->rx_packets, w->n_pkts);
 	wg_open(w->wg, w->pkts, w->n_pkts, &u->from, w->now_ns);
-	deliver(w, w->pkts, w->n_pkts, u->tos);
+	if (w->cfg.order)
+		deliver_in_order(w, at, u->tos);
+	else
+		deliver(w, w->pkts, w->n_pkts, u->tos);
 	w->n_pkts = 0;
 }
 
@@ -183,7 +252,7 @@ static void look_ahead(struct worker *w)
 		const struct io_rx *rx = &w->in.rx[i];
 
 		w->session[i] = NULL;
-		if (rx->tag == TAG_TUN || wgmsg_gate(rx->data, rx->len) != WGMSG_DATA)
+		if (rx->tag == WORKER_TUN || wgmsg_gate(rx->data, rx->len) != WGMSG_DATA)
 			continue;
 		which[n] = (uint8_t)i;
 		first[n++] = (struct wg_packet){ .data = rx->data, .len = rx->len };
@@ -237,6 +306,8 @@ static void take_datagram(struct worker *w, const struct io_rx *rx, struct keypa
 /* Send all sealed trains. */
 static void flush_udp(struct worker *w)
 {
+	if (w->n_trains > 0)
+		enter_turn(w);
 	for (size_t first = 0, end; first < w->n_trains; first = end) {
 		unsigned family = endpoint_family(&w->trains[first].to);
 
@@ -399,6 +470,7 @@ static void take_frames(struct worker *w, size_t n)
 		for (size_t k = i; k < n; k++) {
 			if (w->frames[k].peer != peer)
 				continue;
+			count(&w->tx_packets, w->frames[k].split.n);
 			cut_frame(w, &w->frames[k]);
 			w->frames[k].peer = NULL;
 		}
@@ -416,7 +488,7 @@ static void run_batch(struct worker *w)
 	for (size_t i = 0; i < w->in.n; i++) {
 		const struct io_rx *rx = &w->in.rx[i];
 
-		if (rx->tag != TAG_TUN)
+		if (rx->tag != WORKER_TUN)
 			take_datagram(w, rx, w->session[i]);
 		else if (look_at_frame(w, &w->frames[n_frames], rx))
 			n_frames++;
@@ -424,6 +496,18 @@ static void run_batch(struct worker *w)
 	flush_tun(w);
 	take_frames(w, n_frames);
 	flush_udp(w);
+	leave_turn(w);
+}
+
+/* Have the engine read a channel, if it is one of ours to read. */
+static int read_channel(struct worker *w, int fd, enum worker_channel which, unsigned reads)
+{
+	const struct io_channel c = { .fd = fd,
+		.kind = which == WORKER_TUN ? IO_FRAME : IO_DGRAM,
+		.tag = which,
+		.order = w->cfg.shared[which] };
+
+	return fd >= 0 && reads & 1u << which ? w->ops->add(w->engine, &c) : 0;
 }
 
 static void switch_sockets(struct worker *w)
@@ -435,9 +519,7 @@ static void switch_sockets(struct worker *w)
 		if (w->sock[f] >= 0)
 			w->ops->drop(w->engine, w->sock[f]);
 		w->sock[f] = w->new_sock[f];
-		if (w->sock[f] >= 0 &&
-			w->ops->add(
-				w->engine, &(struct io_channel){ w->sock[f], IO_DGRAM, f, NULL })) {
+		if (read_channel(w, w->sock[f], (enum worker_channel)f, w->new_reads)) {
 			log_line(LOG_ERROR, "a socket cannot be watched");
 			w->sock[f] = -1;
 		}
@@ -446,6 +528,13 @@ static void switch_sockets(struct worker *w)
 	atomic_store_explicit(&w->offloads, keep | w->new_offloads, memory_order_relaxed);
 	/* release: the control thread may close the former sockets now */
 	atomic_store_explicit(&w->has_new_sockets, false, memory_order_release);
+}
+
+static void report_lost(struct worker *w)
+{
+	for (unsigned i = 0; i < WORKER_CHANNELS; i++)
+		if (w->in.lost & 1u << i)
+			w->cfg.channel_lost(w->cfg.lost_ctx, (enum worker_channel)i);
 }
 
 /* syscalls: prctl(PR_SET_NAME) sleep */
@@ -466,6 +555,8 @@ static void *worker_main(void *arg)
 			sleep(1);
 			continue;
 		}
+		if (w->in.lost)
+			report_lost(w);
 		if (w->in.n == 0)
 			continue;
 		w->now_ns = clock_now_ns();
@@ -506,7 +597,7 @@ int worker_create(struct worker **out, const struct worker_config *cfg)
 	ret = w->ops->open(&w->engine, &cfg->engine);
 	if (ret)
 		goto destroy_wg;
-	ret = w->ops->add(w->engine, &(struct io_channel){ cfg->tun_fd, IO_FRAME, TAG_TUN, NULL });
+	ret = read_channel(w, cfg->tun_fd, WORKER_TUN, cfg->reads);
 	if (ret)
 		goto close_engine;
 	*out = w;
@@ -556,10 +647,11 @@ void worker_destroy(struct worker *w)
 }
 
 /* syscalls: sched_yield */
-void worker_set_sockets(struct worker *w, const int fd[2], unsigned offloads)
+void worker_set_sockets(struct worker *w, const int fd[2], unsigned reads, unsigned offloads)
 {
 	w->new_sock[0] = fd[0];
 	w->new_sock[1] = fd[1];
+	w->new_reads = reads & w->cfg.reads;
 	w->new_offloads = offloads & (OFFLOAD_UDP_GSO | OFFLOAD_UDP_GRO);
 	if (!w->is_started) {
 		switch_sockets(w);
@@ -582,6 +674,14 @@ void worker_drops(const struct worker *w, uint64_t out[WORKER_DROP_N])
 {
 	for (unsigned i = 0; i < WORKER_DROP_N; i++)
 		out[i] += atomic_load_explicit(&w->drops[i], memory_order_relaxed);
+}
+
+struct worker_count worker_counts(const struct worker *w)
+{
+	return (struct worker_count){
+		.rx_packets = atomic_load_explicit(&w->rx_packets, memory_order_relaxed),
+		.tx_packets = atomic_load_explicit(&w->tx_packets, memory_order_relaxed),
+	};
 }
 
 unsigned worker_offloads(const struct worker *w)

@@ -49,6 +49,9 @@ static void test_defaults(void **state)
 	assert_null(o.config);
 	assert_null(o.aead);
 	assert_string_equal(o.engine, "auto");
+	assert_int_equal(o.n_workers, 0);
+	assert_int_equal(o.steer, STEER_INDEX);
+	assert_int_equal(o.sqpoll_idle_ms, 0);
 	assert_int_equal(o.offloads, OFFLOAD_ALL);
 	assert_int_equal(o.log_level, LOG_INFO);
 	assert_int_equal(o.sandbox, SANDBOX_STRICT);
@@ -73,6 +76,11 @@ static void test_everything(void **state)
 	assert_int_equal(o.log_level, LOG_DEBUG);
 	assert_int_equal(o.sandbox, SANDBOX_KILL);
 	assert_true(o.is_daemon);
+	assert_int_equal(parse(&o, "--workers 64 --steer rr --engine channels wg0"), 0);
+	assert_int_equal(o.n_workers, 64);
+	assert_int_equal(o.steer, STEER_RR);
+	assert_int_equal(parse(&o, "--workers 2 --steer flow wg0"), 0);
+	assert_int_equal(o.steer, STEER_FLOW);
 	assert_int_equal(parse(&o, "--sandbox off wg0"), 0);
 	assert_int_equal(o.sandbox, SANDBOX_OFF);
 	assert_int_equal(parse(&o,
@@ -166,8 +174,26 @@ static const struct bad bads[] = {
 	{ "wg0 --config", "--config: expected FILE" },
 	{ "wg0 --config=", "--config: expected FILE" },
 	{ "wg0 --daemon=yes", "--daemon: expected no value" },
-	{ "wg0 --engine uring", "--engine: expected one of auto, epoll, not 'uring'" },
+	{ "wg0 --engine steam",
+		"--engine: expected one of auto, uring, channels, epoll, blocking, queue, not "
+		"'steam'" },
 	{ "wg0 --engine _", "--engine: expected one of" },
+	{ "wg0 --workers 0", "--workers: expected a number from 1 to 64, not '0'" },
+	{ "wg0 --workers 65", "--workers: expected a number from 1 to 64, not '65'" },
+	{ "wg0 --workers -1", "--workers: expected a number from 1 to 64, not '-1'" },
+	{ "wg0 --workers 2x", "--workers: expected a number" },
+	{ "wg0 --workers 18446744073709551617", "--workers: expected a number" },
+	{ "wg0 --workers _", "--workers: expected a number" },
+	{ "wg0 --workers 2 --steer left", "--steer: expected one of index, rr, flow, not 'left'" },
+	{ "wg0 --workers 2 --steer rr --engine epoll",
+		"--steer: expected an engine whose workers" },
+	{ "wg0 --steer rr", "--steer: expected --workers of 2 or more as well" },
+	{ "wg0 --workers 1 --steer rr", "--steer: expected --workers of 2 or more as well" },
+	{ "wg0 --sqpoll 0 --engine uring", "--sqpoll: expected a number from 1 to 60000, not '0'" },
+	{ "wg0 --sqpoll 60001 --engine uring", "--sqpoll: expected a number from 1 to 60000" },
+	{ "wg0 --sqpoll 10", "--sqpoll: expected --engine uring as well" },
+	{ "wg0 --sqpoll 10 --engine epoll", "--sqpoll: expected --engine uring as well" },
+	{ "--status wg0 --workers 2", "--status: expected no other option, not --workers" },
 	{ "wg0 --aead aes", "--aead: expected one of auto, ipsec-mb, openssl" },
 	{ "wg0 --log-level loud", "--log-level: expected one of" },
 	{ "wg0 --sandbox sand", "--sandbox: expected one of" },
@@ -205,9 +231,9 @@ static void test_mistakes(void **state)
 
 static void test_help(void **state)
 {
-	static const char *const names[] = { "IFNAME", "--config FILE", "--engine", "--no-offload",
-		"--aead", "--log-level", "--sandbox", "--status", "--peer KEY", "--foreground",
-		"--daemon", "--help" };
+	static const char *const names[] = { "IFNAME", "--config FILE", "--engine", "--workers N",
+		"--steer MODE", "--sqpoll MS", "--no-offload", "--aead", "--log-level", "--sandbox",
+		"--status", "--peer KEY", "--foreground", "--daemon", "--help" };
 	char *text = NULL;
 	size_t len = 0;
 	FILE *f = open_memstream(&text, &len);
