@@ -183,6 +183,52 @@ static void port_busy_body(struct privhelper *h)
 	udp_close(&u);
 }
 
+static struct steer *steer;
+
+/* The helper puts sockets under a program that it could not load. */
+static void steered_body(struct privhelper *h)
+{
+	const struct steer_fds fds = steer_get_fds(steer);
+	struct udp_config cfg = { .allowed = OFFLOAD_UDP_GRO, .n = 4, .steer = fds };
+	struct udp u, again;
+
+	assert_int_equal(privhelper_udp_open(h, &cfg, &u), 0);
+	assert_int_equal(u.n, 4);
+	assert_true(u.is_steered);
+	assert_true(u.data[0][3] >= 0 && u.handshake[0] >= 0);
+	assert_int_equal(privhelper_udp_open(h, &cfg, &again), 0);
+	assert_true(again.is_steered);
+	assert_int_not_equal(again.port, u.port);
+	udp_close(&u);
+	udp_close(&again);
+	/* What is no map is put up with, and sorted by classic BPF. */
+	cfg.steer = (struct steer_fds){ fds.prog, fds.prog };
+	assert_int_equal(privhelper_udp_open(h, &cfg, &u), 0);
+	assert_int_equal(u.n, 4);
+	assert_false(u.is_steered);
+	udp_close(&u);
+	cfg.steer = (struct steer_fds){ h->fd, fds.sockets };
+	assert_int_equal(privhelper_udp_open(h, &cfg, &u), 0);
+	assert_int_equal(u.n, 4);
+	assert_false(u.is_steered);
+	udp_close(&u);
+}
+
+static void steered_test(void **state)
+{
+	const struct steer_config cfg = { .n_workers = 4 };
+	int ret;
+
+	need_root();
+	ret = steer_create(&steer, &cfg);
+	if (ret) {
+		print_message("skip: no eBPF programs here: %s\n", strerror(-ret));
+		skip();
+	}
+	in_dropped_child(steered_body);
+	steer_destroy(steer);
+}
+
 static void port_busy_test(void **state)
 {
 	need_root();
@@ -947,6 +993,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(udp_test),
+		cmocka_unit_test(steered_test),
 		cmocka_unit_test(port_busy_test),
 		cmocka_unit_test(tun_test),
 		cmocka_unit_test(moved_tun_test),

@@ -593,6 +593,17 @@ static void counted(void **state)
 
 /* ---- Privileges, and descriptors that are something else. */
 
+/* In a child a failed assertion must end the child, not go on to the next test. */
+static pid_t fork_child(void)
+{
+	pid_t pid = fork();
+
+	assert_true(pid >= 0);
+	if (pid == 0)
+		setenv("CMOCKA_TEST_ABORT", "1", 1);
+	return pid;
+}
+
 static void wait_for(pid_t pid)
 {
 	int status;
@@ -610,8 +621,7 @@ static void open_as_the_helper(void **state)
 
 	need_steer();
 	begin(STEER_INDEX, 4);
-	pid = fork();
-	assert_true(pid >= 0);
+	pid = fork_child();
 	if (!pid) {
 		struct udp_config cfg = config_of(4, steer_get_fds(steer));
 		struct udp mine;
@@ -636,8 +646,7 @@ static void without_privilege(void **state)
 
 	need_steer();
 	begin(STEER_INDEX, 4);
-	pid = fork();
-	assert_true(pid >= 0);
+	pid = fork_child();
 	if (!pid) {
 		struct udp_config cfg = config_of(4, steer_get_fds(steer));
 		struct steer *second = steer;
@@ -663,8 +672,7 @@ static void load_with_little(void **state)
 	pid_t pid;
 
 	need_steer();
-	pid = fork();
-	assert_true(pid >= 0);
+	pid = fork_child();
 	if (!pid) {
 		if (sandbox_keep(caps, ARRAY_LEN(caps)))
 			_exit(1);
@@ -730,9 +738,8 @@ static void other_descriptors(void **state)
 /* Fewer descriptors than a group needs: one socket for all. */
 static void too_few_descriptors(void **state)
 {
-	pid_t pid = fork();
+	pid_t pid = fork_child();
 
-	assert_true(pid >= 0);
 	if (!pid) {
 		struct udp_config cfg = config_of(64, (struct steer_fds){ -1, -1 });
 
