@@ -42,7 +42,6 @@ enum {
 	IPV6_LEN = 40,
 	L4_TCP = 6, /* netinet/in.h is not for this target */
 	L4_UDP = 17,
-	L6_FRAGMENT = 44,
 };
 
 /* No helper that we call asks for the GPL. */
@@ -135,15 +134,14 @@ static __always_inline __u32 by_hash(const struct sk_reuseport_md *ctx)
 	return scale(ctx->hash, memory.n_workers);
 }
 
-/* The worker who owns an index. One of another gateway, or made up, is anybody's: then any
- * number comes out, and those that no worker has go by the hash. */
-static __always_inline __u32 by_index(const struct sk_reuseport_md *ctx, __u32 index)
+/* The worker who owns an index. Of one that is another gateway's or made up anybody comes out,
+ * or a number that no worker has: a place without a socket. */
+static __always_inline __u32 by_index(__u32 index)
 {
-	__u32 epoch = wgindex_epoch(index), worker;
+	__u32 epoch = wgindex_epoch(index);
 	struct sipkey key = { { memory.keys[epoch][0], memory.keys[epoch][1] } };
 
-	worker = wgindex_worker(wgindex_unmask(&key, index), memory.worker_bits & 31);
-	return worker < memory.n_workers ? worker : by_hash(ctx);
+	return wgindex_worker(wgindex_unmask(&key, index), memory.worker_bits);
 }
 
 static __always_inline __u32 choose_worker(const struct sk_reuseport_md *ctx, const __u32 head[2])
@@ -151,7 +149,7 @@ static __always_inline __u32 choose_worker(const struct sk_reuseport_md *ctx, co
 	if (memory.mode == MODE_RR)
 		return (__u32)(__sync_fetch_and_add(&memory.turn, 1) % memory.n_workers);
 	if (memory.mode == MODE_INDEX && __le32_to_cpu(head[0]) == MSG_DATA)
-		return by_index(ctx, __le32_to_cpu(head[1]));
+		return by_index(__le32_to_cpu(head[1]));
 	return by_hash(ctx);
 }
 
@@ -200,19 +198,20 @@ static __always_inline void load_ipv4(struct __sk_buff *skb, struct flow *f)
 
 	if (bpf_skb_load_bytes(skb, 0, head, sizeof(head)))
 		return;
-	f->ip[0] = *(__u64 *)(head + 12);
+	__builtin_memcpy(f->ip, head + 12, sizeof(f->ip[0]));
 	if ((head[6] << 8 | head[7]) & IPV4_FRAGMENT)
 		return;
 	f->protocol = head[9];
 	load_ports(skb, f, (head[0] & 15) * 4);
 }
 
+/* A fragment's protocol is that of its fragment header, which has no ports. */
 static __always_inline void load_ipv6(struct __sk_buff *skb, struct flow *f)
 {
 	__u8 next = 0;
 
 	if (bpf_skb_load_bytes(skb, 8, f->ip, sizeof(f->ip)) ||
-		bpf_skb_load_bytes(skb, 6, &next, sizeof(next)) || next == L6_FRAGMENT)
+		bpf_skb_load_bytes(skb, 6, &next, sizeof(next)))
 		return;
 	f->protocol = next;
 	load_ports(skb, f, IPV6_LEN);

@@ -299,7 +299,7 @@ static bool is_here(int fd)
 
 int tun_add_queue(const struct tun *t, int *fd)
 {
-	/* TUNSETIFF sets them for the whole interface: those that it has. */
+	/* TUNSETIFF sets them for the whole interface, and IFF_NAPI for the queue. */
 	const int kept = IFF_TUN | IFF_NAPI | IFF_VNET_HDR | IFF_MULTI_QUEUE;
 	struct tun queue = { .fd = -1 };
 	struct ifreq ifr = { 0 };

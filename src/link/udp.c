@@ -310,7 +310,7 @@ int udp_open(struct udp *u, const struct udp_config *cfg)
 		ret = open_both(u, cfg->port, cfg->fwmark);
 		if (!ret) {
 			/* One socket for all is what there is without sorting. */
-			if (cfg->n == 1 || open_groups(u, cfg->n, cfg))
+			if (open_groups(u, cfg->n, cfg))
 				(void)open_groups(u, 1, cfg);
 			return 0;
 		}

@@ -183,21 +183,25 @@ static void adopt(void **state)
 	assert_true(tun_adopt(&t, -1, TUN_ALL) < 0);
 }
 
-/* What the interface has is the same whichever queue is asked. */
-static void check_queue(const struct tun *t, int fd)
+/* One more queue. What the interface has is the same afterwards, whichever queue is asked. */
+static int add_queue(const struct tun *t)
 {
-	struct ifreq mine = { 0 }, its = { 0 };
-	int len[2] = { 0 };
+	struct ifreq before = { 0 }, mine = { 0 }, its = { 0 };
+	int fd, len[2] = { 0 };
 
+	assert_int_equal(ioctl(t->fd, TUNGETIFF, &before), 0);
+	assert_int_equal(tun_add_queue(t, &fd), 0);
 	assert_true(fcntl(fd, F_GETFL) & O_NONBLOCK);
 	assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC);
 	assert_int_equal(ioctl(t->fd, TUNGETIFF, &mine), 0);
 	assert_int_equal(ioctl(fd, TUNGETIFF, &its), 0);
 	assert_string_equal(its.ifr_name, t->name);
-	assert_int_equal(its.ifr_flags, mine.ifr_flags);
+	assert_int_equal(mine.ifr_flags, before.ifr_flags);
+	assert_int_equal(its.ifr_flags, before.ifr_flags);
 	assert_int_equal(ioctl(t->fd, TUNGETVNETHDRSZ, &len[0]), 0);
 	assert_int_equal(ioctl(fd, TUNGETVNETHDRSZ, &len[1]), 0);
 	assert_int_equal(len[0], len[1]);
+	return fd;
 }
 
 static void more_queues(void **state)
@@ -211,10 +215,8 @@ static void more_queues(void **state)
 	for (int has_vnet = 0; has_vnet < 2; has_vnet++) {
 		assert_int_equal(tun_open(&t, "pkq%d", has_vnet ? TUN_ALL : 0), 0);
 		memcpy(name, t.name, IFNAMSIZ);
-		for (unsigned i = 1; i < N; i++) {
-			assert_int_equal(tun_add_queue(&t, &fd[i]), 0);
-			check_queue(&t, fd[i]);
-		}
+		for (unsigned i = 1; i < N; i++)
+			fd[i] = add_queue(&t);
 		for (unsigned i = 1; i < N; i++)
 			close(fd[i]);
 		tun_close(&t);
@@ -239,9 +241,7 @@ static void more_queues_of_others(void **state)
 		assert_int_equal(ioctl(fd, TUNSETIFF, &ifr), 0);
 		assert_int_equal(tun_adopt(&t, fd, TUN_ALL), 0);
 		if (flags[i] & IFF_MULTI_QUEUE) {
-			assert_int_equal(tun_add_queue(&t, &more), 0);
-			check_queue(&t, more);
-			close(more);
+			close(add_queue(&t));
 		} else {
 			assert_int_equal(tun_add_queue(&t, &more), -EOPNOTSUPP);
 			assert_int_equal(more, -1);
