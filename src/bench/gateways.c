@@ -15,13 +15,16 @@
 #include "crypto/crypto.h"
 #include <errno.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
 	GATEWAYS_ROUNDS_MAX = 8,
 	GATEWAYS_FEW_STREAMS = 8, /* of the entrants that differ in workers alone */
 	GATEWAYS_MANY_STREAMS = 128, /* as many as iperf3 takes */
+	GATEWAYS_TEXT_MAX = 96, /* part of a note */
 };
 
 /* What an entrant is there for. */
@@ -29,6 +32,7 @@ enum role {
 	ROLE_LINK, /* no gateway at all */
 	ROLE_BASELINE, /* the architecture that the others are to be better than */
 	ROLE_ENGINE, /* may be the best of ours */
+	ROLE_PLAIN, /* an engine of ours without what the baseline has not either */
 	ROLE_RIVAL,
 	ROLE_WORKERS, /* compared with one that has another number of workers */
 };
@@ -37,7 +41,7 @@ struct entry {
 	const char *id; /* its figures' ids begin with it */
 	enum role role;
 	const char *claim; /* of TCP with one stream */
-	const char *more[6]; /* arguments of its gateways */
+	const char *more[8]; /* arguments of its gateways */
 };
 
 static const struct entry entries[] = {
@@ -49,6 +53,8 @@ static const struct entry entries[] = {
 	{ "uring", ROLE_ENGINE, "claimed 1.564", { "--engine", "uring" } },
 	{ "uring_sqpoll", ROLE_ENGINE, "claimed 1.564",
 		{ "--engine", "uring", "--sqpoll", "2000" } },
+	{ "epoll_no_offload", ROLE_PLAIN, "",
+		{ "--engine", "epoll", "--no-offload", "vnet,csum,tso,uso,udp-gso,udp-gro" } },
 	{ "wireguard_go", ROLE_RIVAL, "", { NULL } },
 	{ "channels_workers1", ROLE_WORKERS, "", { "--engine", "channels", "--workers", "1" } },
 	{ "channels_workers2", ROLE_WORKERS, "", { "--engine", "channels", "--workers", "2" } },
@@ -57,6 +63,16 @@ static const struct entry entries[] = {
 };
 
 enum { N_ENTRIES = ARRAY_LEN(entries) };
+
+/* The ratios of the best engine. */
+enum {
+	BEST_OVER_QUEUE,
+	BEST_OVER_LINK,
+	BEST_MANY_OVER_ONE,
+	BEST_OVER_RIVAL,
+	BEST_OVER_RIVAL_MANY,
+	BEST_N
+};
 
 /* One transfer. NAN: was not measured. */
 struct sample {
@@ -78,6 +94,7 @@ struct gateways {
 	struct scene *scene;
 	struct entrant entrants[N_ENTRIES];
 	unsigned rounds, seconds;
+	char rival_version[LAB_TEXT_MAX];
 };
 
 /* ---- Measuring. */
@@ -127,6 +144,8 @@ static int measure(struct gateways *g, struct entrant *e, unsigned round)
 
 	if (ret < 0)
 		return ret;
+	if (entry->role == ROLE_RIVAL)
+		lab_kind_version(p.lab, LAB_WIREGUARD_GO, g->rival_version);
 	if (entry->role != ROLE_LINK)
 		ret = pair_tunnel(&p, entry->role == ROLE_RIVAL ? LAB_WIREGUARD_GO : LAB_PENSTOCK,
 			entry->more, e->why);
@@ -188,18 +207,24 @@ static struct entrant *find(struct gateways *g, const char *id)
 	return &g->entrants[i];
 }
 
-/* Median of the rounds that were measured; NAN: none was. */
-static double median_gbps(const struct gateways *g, const struct sample *samples)
+/* Median of a member over the rounds that were measured; NAN: none was. */
+static double median_at(const struct gateways *g, const struct sample *samples, size_t member)
 {
-	double v[GATEWAYS_ROUNDS_MAX];
+	double v[GATEWAYS_ROUNDS_MAX], one;
 	unsigned i;
 	size_t n = 0;
 
 	for (i = 0; i < g->rounds; i++) {
-		if (!isnan(samples[i].gbps))
-			v[n++] = samples[i].gbps;
+		memcpy(&one, (const char *)&samples[i] + member, sizeof(one));
+		if (!isnan(one))
+			v[n++] = one;
 	}
 	return n ? stats_median(v, n) : NAN;
+}
+
+static double median_gbps(const struct gateways *g, const struct sample *samples)
+{
+	return median_at(g, samples, offsetof(struct sample, gbps));
 }
 
 /* The engine of ours with the highest median of one stream; NULL: none ran. */
@@ -249,6 +274,51 @@ static void add(struct figure *f, double v)
 		figure_sample(f, v);
 }
 
+/* ---- Why it is not what was claimed. */
+
+/* Where the cores went, medians. */
+static const char *cores_text(
+	const struct gateways *g, const struct sample *samples, char out[GATEWAYS_TEXT_MAX])
+{
+	snprintf(out, GATEWAYS_TEXT_MAX, "gateways %.2f, iperf3 %.2f, idle %.2f",
+		median_at(g, samples, offsetof(struct sample, gateway_cores)),
+		median_at(g, samples, offsetof(struct sample, iperf_cores)),
+		median_at(g, samples, offsetof(struct sample, idle_cores)));
+	return out;
+}
+
+static void note_throughput(const struct entrant *e, struct figure *tcp1)
+{
+	switch (e->entry->role) {
+	case ROLE_LINK:
+		figure_note(tcp1,
+			"A veth pair has no wire: the kernel hands over references to superframes "
+			"of up to "
+			"64 KiB. This is what the cores copy, not what a network carries.");
+		break;
+	case ROLE_BASELINE:
+		figure_note(tcp1,
+			"Another machine and another program. This one has the claim's arrangement "
+			"(a reader "
+			"for each component, locked queues, workers, one sender; an allocation and "
+			"a system "
+			"call for each packet) around our state machine and cipher.");
+		break;
+	case ROLE_ENGINE:
+		figure_note(tcp1,
+			"Another machine and another program. The claim's was read and written a "
+			"packet at a "
+			"time; these take trains, up to 64 KiB by one system call (GSO and GRO). "
+			"See "
+			"epoll_no_offload for the arrangement alone.");
+		break;
+	default:
+		break;
+	}
+}
+
+/* ---- Entrants and ratios. */
+
 static void report_usual(struct gateways *g, const struct entrant *e)
 {
 	struct figure *tcp1 = figure_of(g, e, "tcp1_gbps", "Gbit/s", e->entry->claim);
@@ -264,6 +334,7 @@ static void report_usual(struct gateways *g, const struct entrant *e)
 		if (per_cpu)
 			add(per_cpu, e->few[i].gbit_per_cpu);
 	}
+	note_throughput(e, tcp1);
 }
 
 static void report_workers(struct gateways *g, const struct entrant *e)
@@ -328,39 +399,104 @@ static struct figure *report_ratio(struct gateways *g, const struct ratio *r)
 	return NULL;
 }
 
+/* What the ratios of the best engine say and do not say. */
+static void note_best(struct gateways *g, const struct entrant *best, struct figure *const f[])
+{
+	char few[GATEWAYS_TEXT_MAX], many[GATEWAYS_TEXT_MAX];
+
+	if (f[BEST_OVER_QUEUE])
+		figure_note(f[BEST_OVER_QUEUE],
+			"The best is %s. The claim is of an arrangement of threads and queues "
+			"alone; trains, "
+			"of which the baseline has none either, are in this ratio but not in "
+			"no_offload_over_queue_tcp1.",
+			best->entry->id);
+	if (f[BEST_OVER_LINK])
+		figure_note(f[BEST_OVER_LINK],
+			"The best is %s. The link here is %.1f times as fast as the claim's, since "
+			"nothing is "
+			"copied or computed on it, and the tunnel %.1f times.",
+			best->entry->id, median_gbps(g, find(g, "link")->few) / 4.69,
+			median_gbps(g, best->few) / 1.564);
+	if (f[BEST_MANY_OVER_ONE])
+		figure_note(f[BEST_MANY_OVER_ONE],
+			"The best is %s. Cores with 1 stream: %s; with 128: %s. TCP's bursts are "
+			"shorter the "
+			"slower each stream is, and each is a write and an acknowledgement of its "
+			"own.",
+			best->entry->id, cores_text(g, best->few, few),
+			cores_text(g, best->many, many));
+	if (f[BEST_OVER_RIVAL])
+		figure_note(f[BEST_OVER_RIVAL], "The best is %s, the other is %.60s.",
+			best->entry->id, g->rival_version);
+	if (f[BEST_OVER_RIVAL_MANY])
+		figure_note(f[BEST_OVER_RIVAL_MANY], "The best is %s, the other is %.60s.",
+			best->entry->id, g->rival_version);
+}
+
 static void report_best(struct gateways *g)
 {
-	static const char *const ids[] = { "best_over_queue_tcp1", "best_over_link_tcp1",
-		"best_tcp128_over_tcp1", "best_over_wireguard_go_tcp1",
-		"best_over_wireguard_go_tcp128" };
+	static const char *const ids[BEST_N] = {
+		[BEST_OVER_QUEUE] = "best_over_queue_tcp1",
+		[BEST_OVER_LINK] = "best_over_link_tcp1",
+		[BEST_MANY_OVER_ONE] = "best_tcp128_over_tcp1",
+		[BEST_OVER_RIVAL] = "best_over_wireguard_go_tcp1",
+		[BEST_OVER_RIVAL_MANY] = "best_over_wireguard_go_tcp128",
+	};
 	const struct entrant *best = best_engine(g), *go = find(g, "wireguard_go");
-	const struct ratio ratios[] = {
+	const struct ratio ratios[BEST_N] = {
 		{ ids[0], "must >= 5, claimed 6.36", best, find(g, "queue"), false, false },
 		{ ids[1], "claimed 0.33", best, find(g, "link"), false, false },
 		{ ids[2], "must >= 0.9, aim 1.0", best, best, true, false },
 		{ ids[3], "must >= 2.3, aim 2.7", best, go, false, false },
 		{ ids[4], "must >= 2.7, aim 3.8", best, go, true, true },
 	};
+	struct figure *figures[BEST_N];
 	size_t i;
 
-	for (i = 0; i < ARRAY_LEN(ids); i++) {
-		if (!best)
+	for (i = 0; i < BEST_N; i++) {
+		if (best)
+			figures[i] = report_ratio(g, &ratios[i]);
+		else
 			report_skip(g->scene->report, ids[i], "no engine ran: epoll: %s",
 				find(g, "epoll")->why);
-		else
-			report_ratio(g, &ratios[i]);
 	}
+	if (best)
+		note_best(g, best, figures);
 }
 
-static void report_scaling(struct gateways *g)
+/* Two workers against one, and where the time goes. */
+static void report_scaling(
+	struct gateways *g, const char *id, const char *one_id, const char *two_id)
 {
-	const struct ratio channels = { "channels2_over_1_veth", "", find(g, "channels_workers2"),
-		find(g, "channels_workers1"), false, false };
-	const struct ratio uring = { "uring2_over_1_veth", "", find(g, "uring_workers2"),
-		find(g, "uring_workers1"), false, false };
+	const struct entrant *one = find(g, one_id), *two = find(g, two_id);
+	struct figure *f = report_ratio(g, &(struct ratio){ id, "", two, one, false, false });
+	char one_text[GATEWAYS_TEXT_MAX], two_text[GATEWAYS_TEXT_MAX];
 
-	report_ratio(g, &channels);
-	report_ratio(g, &uring);
+	if (!f)
+		return;
+	figure_note(f,
+		"Cores with 1 worker in each gateway: %s; with 2: %s. Of %ld cores, which both "
+		"gateways "
+		"and both ends of iperf3 share; one tunnel, so that one worker of each opens all "
+		"of it.",
+		cores_text(g, one->few, one_text), cores_text(g, two->few, two_text),
+		sysconf(_SC_NPROCESSORS_ONLN));
+}
+
+/* What the arrangement brings by itself: a packet at a time, as the baseline. */
+static void report_plain(struct gateways *g)
+{
+	const struct ratio r = { "no_offload_over_queue_tcp1", "claimed 6.36",
+		find(g, "epoll_no_offload"), find(g, "queue"), false, false };
+	struct figure *f = report_ratio(g, &r);
+
+	if (f)
+		figure_note(f,
+			"Without trains on both sides: one worker that runs to completion against "
+			"readers, "
+			"locked queues, workers and a sender. Batches by recvmmsg and sendmmsg "
+			"remain.");
 }
 
 /* ---- Setting up. */
@@ -405,7 +541,10 @@ int gateways_run(struct scene *s)
 	if (!ret) {
 		report_entrants(g);
 		report_best(g);
-		report_scaling(g);
+		report_plain(g);
+		report_scaling(
+			g, "channels2_over_1_veth", "channels_workers1", "channels_workers2");
+		report_scaling(g, "uring2_over_1_veth", "uring_workers1", "uring_workers2");
 	}
 	free(g);
 	return ret;

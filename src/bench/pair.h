@@ -25,7 +25,8 @@ void pair_fini(struct pair *p);
  * error. */
 MUST_CHECK int pair_tunnel(
 	struct pair *p, enum lab_kind kind, const char *const more[], char error[LAB_TEXT_MAX]);
-/* CPU time of both gateways, helper processes included; negative errno: one is gone. */
+/* CPU time of both gateways, their helper processes included, and of the machine's ksoftirqd
+ * (whose work cannot be told apart, see cputime.h). 0; negative errno: one is gone. */
 MUST_CHECK int pair_cpu(const struct pair *p, uint64_t *ns);
 
 #endif
