@@ -136,6 +136,15 @@ static int choose(struct plane *p)
 	return ret;
 }
 
+/* The readers and the sender of `queue` want a core too: on two cores a second worker
+ * halves what goes through it. */
+static unsigned default_workers(const char *engine, unsigned n_cores)
+{
+	if (!is_queue(engine) || n_cores <= 2)
+		return 1;
+	return n_cores - 1 < THREADS_MAX ? n_cores - 1 : THREADS_MAX;
+}
+
 int plane_create(struct plane **out, const struct plane_wish *wish)
 {
 	unsigned n_cores = cpu_count();
@@ -145,9 +154,7 @@ int plane_create(struct plane **out, const struct plane_wish *wish)
 	if (!p)
 		return -ENOMEM;
 	p->wish = *wish;
-	p->n_workers = wish->n_workers ? wish->n_workers : is_queue(wish->engine) ? n_cores : 1;
-	if (p->n_workers > THREADS_MAX)
-		p->n_workers = THREADS_MAX;
+	p->n_workers = wish->n_workers ? wish->n_workers : default_workers(wish->engine, n_cores);
 	p->lost_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	ret = p->lost_fd < 0 ? -errno : choose(p);
 	if (ret) {
