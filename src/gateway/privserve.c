@@ -439,8 +439,8 @@ static int keep_only(int sock)
 static int drop_privileges(enum sandbox_mode sandbox)
 {
 	/* NET_ADMIN: marks, buffers beyond the limit, gso_max_size. BIND_SERVICE: ports
-	 * below 1024. NET_RAW: ICMP errors. SYS_ADMIN: setns alone, for a TUN that was
-	 * moved. */
+	 * below 1024. NET_RAW: ICMP errors. SYS_ADMIN: setns, for a TUN that was moved; and
+	 * before Linux 5.19 bpf(), for sockets under the steering program. */
 	static const int caps[] = { CAP_NET_ADMIN, CAP_NET_BIND_SERVICE, CAP_NET_RAW,
 		CAP_SYS_ADMIN };
 	int ret = sandbox_no_dumps();
