@@ -21,6 +21,7 @@
 #include "gateway/route.h"
 #include "gateway/send_queue.h"
 #include <errno.h>
+#include <malloc.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +40,8 @@ enum {
 	READS_MAX = 64, /* of one descriptor before epoll is asked about the others */
 	USER_SOCKET_READER = 1 << 0,
 	USER_SENDER = 1 << 1,
+	/* More than all packets that can be under way: free memory that the heap keeps. */
+	HEAP_KEPT = 8 << 20,
 };
 
 struct reader {
@@ -544,6 +547,9 @@ int queued_create(struct queued **out, const struct queued_config *cfg)
 
 	if (!q)
 		return -ENOMEM;
+	/* Else the heap gives pages back whenever the queues run empty, and each burst faults
+	 * them in again: one fault for six packets. */
+	mallopt(M_TRIM_THRESHOLD, HEAP_KEPT);
 	memset(q, 0, sizeof(*q));
 	q->cfg = *cfg;
 	q->read_sock[0] = q->read_sock[1] = q->send_sock[0] = q->send_sock[1] = -1;

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -433,11 +434,21 @@ static void send_frames(struct node *n, unsigned count)
 	}
 }
 
+static void wait_until_dropped(const struct node *n, uint64_t no_route)
+{
+	uint64_t end = clock_now_ns() + DEADLINE_S * NSEC_PER_SEC, drops[WG_DROP_N];
+
+	do {
+		usleep(100);
+		wg_drops(n->wg, drops);
+	} while (drops[WG_DROP_NO_ROUTE] < no_route && clock_now_ns() < end);
+	assert_int_equal(drops[WG_DROP_NO_ROUTE], no_route);
+}
+
 /* What has no room is dropped and counted, and the queue goes on afterwards. */
 static void test_full(void **state)
 {
 	pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
-	uint64_t end = clock_now_ns() + DEADLINE_S * NSEC_PER_SEC, drops[WG_DROP_N];
 	static struct node n;
 
 	node_open(&n, 1, 1, false);
@@ -446,12 +457,42 @@ static void test_full(void **state)
 	send_frames(&n, QUEUED_PACKETS + 500);
 	wait_until_full(&n, 500);
 	pthread_mutex_unlock(&gate);
-	do {
-		usleep(1000);
-		wg_drops(n.wg, drops);
-	} while (drops[WG_DROP_NO_ROUTE] < QUEUED_PACKETS && clock_now_ns() < end);
-	assert_int_equal(drops[WG_DROP_NO_ROUTE], QUEUED_PACKETS);
+	wait_until_dropped(&n, QUEUED_PACKETS);
 	assert_int_equal(n_full(&n), 500);
+	node_close(&n);
+}
+
+/* The queue fills and runs empty again and again: the heap keeps its pages. */
+static void test_heap_is_kept(void **state)
+{
+	enum { TURNS = 20, FAULTS_MAX = QUEUED_PACKETS };
+	pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+	struct rusage before, after;
+	static struct node n;
+
+	if (IS_SANITIZED) {
+		print_message("skipped: a sanitizer has a heap of its own\n");
+		skip();
+	}
+	node_open(&n, 1, 1, false);
+	n.gate = &gate;
+	for (uint64_t i = 0; i < TURNS; i++) {
+		struct handshake_item it;
+
+		if (i == 1) /* what the first turn took is needed */
+			assert_int_equal(getrusage(RUSAGE_SELF, &before), 0);
+		hold_worker(&n);
+		send_frames(&n, QUEUED_PACKETS + 1);
+		wait_until_full(&n, i + 1);
+		pthread_mutex_unlock(&gate);
+		wait_until_dropped(&n, i * (QUEUED_PACKETS + 2) + QUEUED_PACKETS);
+		/* The last room that was taken, at the heap's end, goes too. */
+		send_frames(&n, 2);
+		wait_until_dropped(&n, (i + 1) * (QUEUED_PACKETS + 2));
+		assert_true(queue_pop(&n.handshakes, &it));
+	}
+	assert_int_equal(getrusage(RUSAGE_SELF, &after), 0);
+	assert_in_range(after.ru_minflt - before.ru_minflt, 0, FAULTS_MAX);
 	node_close(&n);
 }
 
@@ -496,6 +537,8 @@ static void test_bad_config(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		/* First: the heap learns to keep more when a large piece is freed. */
+		cmocka_unit_test(test_heap_is_kept),
 		cmocka_unit_test(test_one_worker),
 		cmocka_unit_test(test_two_workers),
 		cmocka_unit_test(test_four_workers),
