@@ -22,6 +22,9 @@ struct turnstile {
 	uint64_t next;
 	/* whoever is inside */
 	_Atomic uint64_t turn CACHELINE_ALIGNED;
+	/* whoever waits in turnstile_lock_interruptible, and who unlocks then */
+	_Atomic uint32_t n_waiting CACHELINE_ALIGNED;
+	_Atomic uint32_t n_unlocks;
 };
 
 /* 0 or negative errno. */
@@ -30,6 +33,9 @@ void turnstile_fini(struct turnstile *t);
 
 /* One at a time. turnstile_lock may block: a reader (base/rcu.h) goes offline before. */
 void turnstile_lock(struct turnstile *t);
+/* false, without the lock: a signal handler that was installed without SA_RESTART ran while
+ * it waited. One that ran before is not noticed. */
+MUST_CHECK bool turnstile_lock_interruptible(struct turnstile *t);
 MUST_CHECK bool turnstile_trylock(struct turnstile *t);
 void turnstile_unlock(struct turnstile *t);
 /* The next ticket. The holder of the lock. */
