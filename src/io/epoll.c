@@ -15,11 +15,27 @@
  * replies come out before the write returns): unless there is much to do, the
  * TUN is read next, unasked.
  *
- * Before it blocks it may look for a while: io/spin.h says when. */
+ * Before it blocks it may look for a while: io/spin.h says when.
+ *
+ * A channel that other engines read too (io_channel.order) is read in the lock, by whoever
+ * gets it. The kernel wakes one of the engines that block, not all (EPOLLEXCLUSIVE); the
+ * others hear of what is left when something new comes or when they ask. Who finds the
+ * lock taken does without the channel. Only where there is nothing else to read it waits for
+ * the lock, which is held for one read that does not wait, instead of asking epoll
+ * over and over, which would say that the channel is readable until the other has read it.
+ *
+ * Channels that are lost. A read that fails tells it at once. But a closed descriptor
+ * leaves the epoll set without an event, and its number may be another file's soon. So
+ * all channels are looked at now and then (check_channels): epoll_ctl knows whether the number
+ * is still the file that was added, and a read whether that is still good. The other way
+ * round, a file that was closed here and is open elsewhere stays in the set and cannot be taken
+ * out, as that needs the number: events for nobody, for ever. The first of them makes us begin a
+ * new set. */
 #include "io/io.h"
-#include "base/arena.h"
 #include "base/clock.h"
 #include "base/rcu.h"
+#include "io/receive.h"
+#include "io/send.h"
 #include "io/spin.h"
 #include <errno.h>
 #include <limits.h>
@@ -28,25 +44,19 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
-enum {
-	POLL_EVERY = 8,
-	BATCH_BYTES = 256 * 1024, /* stop filling a batch beyond this */
-	TRAIN_BYTES = 8 * 1024, /* mean message length that counts as trains */
-	TRAINS_PER_BATCH = 4,
-	/* Odd number of cache lines, so that the first lines of the buffers do not
-	 * all fall into one set of the L1 cache. */
-	BUF_STRIDE = IO_BUF_LEN + 64 * 4,
-};
-static_assert(BUF_STRIDE % 64 == 0 && BUF_STRIDE / 64 % 2 == 1, "stagger");
+enum { POLL_EVERY = 8 };
+#define CHECK_SPAN NSEC_PER_SEC /* between two looks at all channels */
 
 struct channel {
 	int fd; /* -1: free */
 	enum io_kind kind;
 	uint32_t tag;
+	struct turnstile *order; /* NULL: not shared */
+	uint32_t generation; /* tells its events from those of who had the place before */
 	bool is_hot; /* gave something last time */
+	bool is_hung; /* epoll said that it hung up */
 	unsigned depth; /* messages to ask for; of a TUN: with the first batch after it was empty */
 	unsigned n_episode; /* TUN: frames since it was empty */
 };
@@ -59,16 +69,9 @@ struct engine {
 	unsigned first; /* channel that is read first, turns round */
 	struct channel ch[IO_CHANNELS_MAX];
 	struct spin spin;
-	struct arena arena;
-	struct mmsghdr msg[IO_BATCH_MAX];
-	struct iovec iov[IO_BATCH_MAX];
-	struct sockaddr_storage name[IO_BATCH_MAX];
-	_Alignas(struct cmsghdr) uint8_t control[IO_BATCH_MAX][IO_CONTROL_LEN];
+	uint64_t checked_ns; /* when all channels were last looked at; 0: look */
+	struct receive receive;
 };
-
-/* sendmmsg takes an array of io_tx as it is. */
-static_assert(sizeof(struct io_tx) == sizeof(struct mmsghdr), "io_tx stands in for mmsghdr");
-static_assert(offsetof(struct io_tx, err) == offsetof(struct mmsghdr, msg_len), "io_tx");
 
 /* syscalls(start): epoll_create1 close */
 static int probe(const struct engine_config *cfg)
@@ -81,28 +84,27 @@ static int probe(const struct engine_config *cfg)
 	return 0;
 }
 
-/* syscalls: epoll_ctl */
-static int watch(struct engine *e, int fd, uint32_t i)
+static struct epoll_event event_of(const struct engine *e, uint32_t i)
 {
-	struct epoll_event ev = { .events = EPOLLIN, .data.u32 = i };
-
-	return epoll_ctl(e->epfd, EPOLL_CTL_ADD, fd, &ev) ? -errno : 0;
+	return (struct epoll_event){ .events = EPOLLIN,
+		.data.u64 = (uint64_t)e->ch[i].generation << 32 | i };
 }
 
-static void buffers_init(struct engine *e)
+/* syscalls: epoll_ctl */
+static int watch_wakefd(struct engine *e)
 {
-	for (unsigned i = 0; i < IO_BATCH_MAX; i++) {
-		struct msghdr *h = &e->msg[i].msg_hdr;
+	struct epoll_event ev = { .events = EPOLLIN, .data.u64 = IO_CHANNELS_MAX };
 
-		e->iov[i].iov_base = e->arena.base + (size_t)i * BUF_STRIDE;
-		e->iov[i].iov_len = IO_BUF_LEN;
-		h->msg_iov = &e->iov[i];
-		h->msg_iovlen = 1;
-		h->msg_name = &e->name[i];
-		h->msg_control = e->control[i];
-	}
-	for (unsigned i = 0; i < IO_CHANNELS_MAX; i++)
-		e->ch[i].fd = -1;
+	return epoll_ctl(e->epfd, EPOLL_CTL_ADD, e->wakefd, &ev) ? -errno : 0;
+}
+
+static int watch(struct engine *e, uint32_t i, int fd, bool is_shared)
+{
+	struct epoll_event ev = event_of(e, i);
+
+	if (is_shared)
+		ev.events |= EPOLLEXCLUSIVE;
+	return epoll_ctl(e->epfd, EPOLL_CTL_ADD, fd, &ev) ? -errno : 0;
 }
 
 /* syscalls(start): epoll_create1 eventfd close */
@@ -113,7 +115,7 @@ static int open_engine(struct engine **out, const struct engine_config *cfg)
 
 	if (!e)
 		return -ENOMEM;
-	ret = arena_init(&e->arena, (size_t)IO_BATCH_MAX * BUF_STRIDE);
+	ret = receive_init(&e->receive);
 	if (ret)
 		goto free_engine;
 	e->epfd = epoll_create1(EPOLL_CLOEXEC);
@@ -122,9 +124,11 @@ static int open_engine(struct engine **out, const struct engine_config *cfg)
 		ret = -errno;
 		goto close_fds;
 	}
-	buffers_init(e);
-	spin_init(&e->spin, clock_now_ns());
-	ret = watch(e, e->wakefd, IO_CHANNELS_MAX);
+	for (unsigned i = 0; i < IO_CHANNELS_MAX; i++)
+		e->ch[i].fd = -1;
+	e->checked_ns = clock_now_ns();
+	spin_init(&e->spin, e->checked_ns);
+	ret = watch_wakefd(e);
 	if (ret)
 		goto close_fds;
 	*out = e;
@@ -135,7 +139,7 @@ close_fds:
 		close(e->epfd);
 	if (e->wakefd >= 0)
 		close(e->wakefd);
-	arena_fini(&e->arena);
+	receive_fini(&e->receive);
 free_engine:
 	free(e);
 	return ret;
@@ -148,25 +152,47 @@ static void close_engine(struct engine *e)
 		return;
 	close(e->epfd);
 	close(e->wakefd);
-	arena_fini(&e->arena);
+	receive_fini(&e->receive);
 	free(e);
+}
+
+static void forget(struct channel *c)
+{
+	c->fd = -1;
+	c->is_hot = false;
+	c->generation++;
+}
+
+static struct channel *find(struct engine *e, int fd)
+{
+	for (unsigned i = 0; i < IO_CHANNELS_MAX; i++)
+		if (fd >= 0 && e->ch[i].fd == fd)
+			return &e->ch[i];
+	return NULL;
 }
 
 static int add(struct engine *e, const struct io_channel *new)
 {
 	for (unsigned i = 0; i < IO_CHANNELS_MAX; i++) {
-		struct channel *c = &e->ch[i];
+		struct channel *c = &e->ch[i], *former;
 		int ret;
 
 		if (c->fd >= 0)
 			continue;
-		ret = watch(e, new->fd, i);
-		if (!ret)
-			*c = (struct channel){ .fd = new->fd,
-				.kind = new->kind,
-				.tag = new->tag,
-				.depth = IO_BATCH_MAX };
-		return ret;
+		ret = watch(e, i, new->fd, new->order != NULL);
+		if (ret)
+			return ret;
+		/* Another file had this number, and was closed. */
+		former = find(e, new->fd);
+		if (former)
+			forget(former);
+		*c = (struct channel){ .fd = new->fd,
+			.kind = new->kind,
+			.tag = new->tag,
+			.order = new->order,
+			.generation = c->generation,
+			.depth = IO_BATCH_MAX };
+		return 0;
 	}
 	return -ENOSPC;
 }
@@ -174,54 +200,34 @@ static int add(struct engine *e, const struct io_channel *new)
 /* syscalls: epoll_ctl */
 static int drop(struct engine *e, int fd)
 {
-	for (unsigned i = 0; i < IO_CHANNELS_MAX; i++) {
-		if (fd < 0 || e->ch[i].fd != fd)
-			continue;
-		epoll_ctl(e->epfd, EPOLL_CTL_DEL, fd, NULL);
-		e->ch[i].fd = -1;
-		e->ch[i].is_hot = false;
-		return 0;
-	}
-	return -ENOENT;
+	struct channel *c = find(e, fd);
+
+	if (!c)
+		return -ENOENT;
+	epoll_ctl(e->epfd, EPOLL_CTL_DEL, fd, NULL);
+	forget(c);
+	return 0;
 }
 
-static struct io_rx *push(
-	struct engine *e, struct io_batch *in, const struct channel *c, size_t len)
+static void lose(struct engine *e, struct channel *c, struct io_batch *in)
 {
-	struct io_rx *rx = &in->rx[in->n];
-
-	rx->data = e->iov[in->n].iov_base;
-	rx->len = (uint32_t)len;
-	rx->tag = c->tag;
-	rx->hdr = NULL;
-	in->n++;
-	return rx;
+	in->lost |= 1u << c->tag;
+	(void)drop(e, c->fd);
 }
 
-/* syscalls: recvmmsg */
-static void receive_datagrams(struct engine *e, struct channel *c, struct io_batch *in)
+static int read_datagrams(struct engine *e, struct channel *c, struct io_batch *in)
 {
-	size_t first = in->n, room = IO_BATCH_MAX - first, bytes = 0;
-	unsigned want = c->depth < room ? c->depth : (unsigned)room;
-	int n;
+	size_t room = IO_BATCH_MAX - in->n;
+	int n = receive_datagrams(&e->receive, in, c->fd, c->tag,
+		c->depth < room ? c->depth : (unsigned)room, MSG_DONTWAIT);
 
-	for (size_t i = first; i < first + want; i++) {
-		e->msg[i].msg_hdr.msg_namelen = sizeof(e->name[i]);
-		e->msg[i].msg_hdr.msg_controllen = sizeof(e->control[i]);
-	}
-	n = recvmmsg(c->fd, &e->msg[first], want, MSG_DONTWAIT, NULL);
-	if (n <= 0) {
-		/* Anything but "empty" is a pending error of the socket (an ICMP
-		 * message): reading has cleared it. */
-		c->is_hot = n < 0 && errno != EAGAIN;
-		return;
-	}
-	for (size_t i = first; i < first + (size_t)n; i++) {
-		push(e, in, c, e->msg[i].msg_len)->hdr = &e->msg[i].msg_hdr;
-		bytes += e->msg[i].msg_len;
-	}
-	c->is_hot = true;
-	c->depth = bytes / (size_t)n >= TRAIN_BYTES ? TRAINS_PER_BATCH : IO_BATCH_MAX;
+	/* Anything but "empty" is a pending error of the socket (an ICMP message):
+	 * reading has cleared it. */
+	c->is_hot = n != -EAGAIN;
+	if (n < 0)
+		return n;
+	c->depth = receive_depth(in, (unsigned)n);
+	return 0;
 }
 
 /* The TUN is empty: what it gave since it last was says what to expect next time. */
@@ -233,8 +239,8 @@ static void end_episode(struct channel *c)
 	c->n_episode = 0;
 }
 
-/* syscalls: read */
-static void receive_frames(struct engine *e, struct channel *c, struct io_batch *in)
+/* Why it ended, if not for having enough. */
+static int read_frames(struct engine *e, struct channel *c, struct io_batch *in)
 {
 	size_t first = in->n, bytes = 0,
 	       end = first + (c->n_episode == 0 ? c->depth : IO_BATCH_MAX);
@@ -243,49 +249,120 @@ static void receive_frames(struct engine *e, struct channel *c, struct io_batch 
 		end = IO_BATCH_MAX;
 	c->is_hot = true;
 	while (in->n < end && bytes < BATCH_BYTES) {
-		ssize_t len = read(c->fd, e->iov[in->n].iov_base, IO_BUF_LEN);
+		ssize_t len = receive_frame(&e->receive, in, c->fd, c->tag, false);
 
 		if (len <= 0) {
-			/* EAGAIN: empty. EBADFD: the interface is gone, which epoll would
-			 * report for ever; the control thread hears of it by netlink. */
-			bool is_gone = len < 0 && errno == EBADFD;
-
 			c->n_episode += (unsigned)(in->n - first);
 			end_episode(c);
-			if (is_gone)
-				drop(e, c->fd);
-			return;
+			return len < 0 ? (int)len : -ENODEV; /* 0: the end */
 		}
-		push(e, in, c, (size_t)len);
 		bytes += (size_t)len;
 		spin_note_frame(&e->spin, (size_t)len);
 	}
 	c->n_episode += (unsigned)(in->n - first);
+	return 0;
+}
+
+/* Read one channel; the lock is held if there is one. */
+static void read_channel(struct engine *e, struct channel *c, struct io_batch *in)
+{
+	size_t n = in->n;
+	int ret = c->kind == IO_DGRAM ? read_datagrams(e, c, in) : read_frames(e, c, in);
+
+	if (c->order && in->n > n) {
+		in->order = c->order;
+		in->ticket = turnstile_take(c->order);
+	}
+	/* Who hung up and has nothing left (a socket that was shut down) stays "readable". */
+	if (receive_is_lost(ret) || (ret == -EAGAIN && c->is_hung && in->n == n))
+		lose(e, c, in);
+	/* Who was read last has its next turn last. */
+	if (in->n > n)
+		e->first = (unsigned)(c - e->ch + 1) % IO_CHANNELS_MAX;
 }
 
 /* Under load a batch is what all channels have: long trains. Otherwise it is what
- * the first one has: what came goes on at once. */
-static void receive_hot(struct engine *e, struct io_batch *in)
+ * the first one has: what came goes on at once. A shared one has a batch of its own.
+ * Returns a channel that was left out because somebody else is reading it. */
+static struct channel *receive_hot(struct engine *e, struct io_batch *in)
 {
+	struct channel *contended = NULL;
 	unsigned start = e->first;
 
 	for (unsigned k = 0; k < IO_CHANNELS_MAX && in->n < IO_BATCH_MAX; k++) {
 		unsigned i = (start + k) % IO_CHANNELS_MAX;
 		struct channel *c = &e->ch[i];
-		size_t n = in->n;
+		struct turnstile *order = c->order;
 
 		if (c->fd < 0 || !c->is_hot)
 			continue;
-		if (c->kind == IO_DGRAM)
-			receive_datagrams(e, c, in);
-		else
-			receive_frames(e, c, in);
-		/* Who was read last has its next turn last. */
-		if (in->n > n)
-			e->first = (i + 1) % IO_CHANNELS_MAX;
-		if (in->n > 0 && !spin_is_loaded(&e->spin))
-			return;
+		if (order && in->n > 0) {
+			e->first = i;
+			break;
+		}
+		if (order && !turnstile_trylock(order)) {
+			c->is_hot = false;
+			contended = c;
+			continue;
+		}
+		read_channel(e, c, in);
+		if (order)
+			turnstile_unlock(order);
+		if (in->order || (in->n > 0 && !spin_is_loaded(&e->spin)))
+			break;
 	}
+	return contended;
+}
+
+/* There is nothing else to do: read it when the other has. */
+static void receive_contended(struct engine *e, struct channel *c, struct io_batch *in)
+{
+	struct turnstile *order = c->order;
+
+	rcu_offline();
+	turnstile_lock(order);
+	rcu_online();
+	read_channel(e, c, in);
+	turnstile_unlock(order);
+}
+
+/* Is it time to look at all channels? Those whose number is no longer the file that was
+ * added are lost; the others are read. syscalls: epoll_ctl */
+static bool check_channels(struct engine *e, struct io_batch *in, uint64_t now_ns)
+{
+	if (e->checked_ns && now_ns - e->checked_ns < CHECK_SPAN)
+		return false;
+	e->checked_ns = now_ns;
+	for (unsigned i = 0; i < IO_CHANNELS_MAX; i++) {
+		struct channel *c = &e->ch[i];
+		struct epoll_event ev = event_of(e, i);
+
+		if (c->fd < 0)
+			continue;
+		c->is_hot = true;
+		/* EINVAL: it is there, and exclusive. ENOENT, EBADF: another file, or none. */
+		if (epoll_ctl(e->epfd, EPOLL_CTL_MOD, c->fd, &ev) && errno != EINVAL)
+			lose(e, c, in);
+	}
+	return true;
+}
+
+/* A new set, of those that are channels now. 0 or negative errno.
+ * syscalls: epoll_create1 close */
+static int renew_set(struct engine *e)
+{
+	int fd = epoll_create1(EPOLL_CLOEXEC), ret;
+
+	if (fd < 0)
+		return -errno;
+	close(e->epfd);
+	e->epfd = fd;
+	ret = watch_wakefd(e);
+	for (unsigned i = 0; !ret && i < IO_CHANNELS_MAX; i++)
+		/* One that cannot be watched is read: that says what became of it. */
+		if (e->ch[i].fd >= 0 && watch(e, i, e->ch[i].fd, e->ch[i].order != NULL))
+			e->ch[i].is_hot = true;
+	return ret;
 }
 
 static int wait_ms(int64_t timeout_ns)
@@ -297,13 +374,13 @@ static int wait_ms(int64_t timeout_ns)
 	return (int)(timeout_ns / 1000000 + (timeout_ns % 1000000 != 0));
 }
 
-/* syscalls: epoll_wait read */
+/* How many events there were, or negative errno. syscalls: epoll_wait read */
 static int poll_events(struct engine *e, int64_t timeout_ns)
 {
 	struct epoll_event ev[IO_CHANNELS_MAX + 1];
 	int timeout_ms = wait_ms(timeout_ns);
-	bool may_block = timeout_ms != 0;
-	int n;
+	bool may_block = timeout_ms != 0, has_stale = false;
+	int n, ret;
 
 	e->since_poll = 0;
 	if (may_block)
@@ -311,18 +388,28 @@ static int poll_events(struct engine *e, int64_t timeout_ns)
 	n = epoll_wait(e->epfd, ev, ARRAY_LEN(ev), timeout_ms);
 	if (may_block)
 		rcu_online();
-	for (int i = 0; i < n; i++) {
+	if (n < 0)
+		return errno == EINTR ? 0 : -errno;
+	for (int k = 0; k < n; k++) {
+		uint32_t i = (uint32_t)ev[k].data.u64;
+		struct channel *c = &e->ch[i];
 		uint64_t count;
 
-		if (ev[i].data.u32 < IO_CHANNELS_MAX)
-			e->ch[ev[i].data.u32].is_hot = true;
-		else if (read(e->wakefd, &count, sizeof(count)) > 0)
-			e->is_woken = true;
+		if (i == IO_CHANNELS_MAX) {
+			e->is_woken |= read(e->wakefd, &count, sizeof(count)) > 0;
+		} else if (c->fd < 0 || c->generation != ev[k].data.u64 >> 32) {
+			has_stale = true;
+		} else {
+			c->is_hot = true;
+			c->is_hung = ev[k].events & EPOLLHUP;
+		}
 	}
-	return n;
+	ret = has_stale ? renew_set(e) : 0;
+	return ret ? ret : n;
 }
 
-/* Look for events without blocking, as long as that pays. Returns how many there were.
+/* Look for events without blocking, as long as that pays. Returns how many there were, or
+ * negative errno.
  * syscalls: sched_yield */
 static int spin(struct engine *e, uint64_t start_ns)
 {
@@ -344,86 +431,73 @@ static int spin(struct engine *e, uint64_t start_ns)
 	return n;
 }
 
+/* Wait, then read. */
+static int wait_events(struct engine *e, struct io_batch *in, int64_t timeout_ns, uint64_t start_ns)
+{
+	struct channel *contended;
+	int n = timeout_ns ? spin(e, start_ns) : 0;
+
+	if (n == 0)
+		n = poll_events(e, timeout_ns);
+	if (n < 0)
+		return n;
+	contended = receive_hot(e, in);
+	if (contended && in->n == 0 && !in->lost && !e->is_woken)
+		receive_contended(e, contended, in);
+	spin_note_wait(&e->spin, start_ns, clock_now_ns(), in->n > 0);
+	return 0;
+}
+
 static int wait_batch(struct engine *e, struct io_batch *in, int64_t timeout_ns)
 {
-	uint64_t start;
+	uint64_t now;
+	int ret = 0;
 
 	in->n = 0;
 	in->lost = 0;
 	in->order = NULL;
 	e->is_woken = false;
 	if (++e->since_poll >= POLL_EVERY) {
-		spin_note_work(&e->spin, clock_now_ns());
-		if (poll_events(e, 0) < 0 && errno != EINTR)
-			return -errno;
+		now = clock_now_ns();
+		spin_note_work(&e->spin, now);
+		check_channels(e, in, now);
+		ret = poll_events(e, 0);
+		if (ret < 0)
+			return ret;
 	}
 	receive_hot(e, in);
-	if (in->n > 0 || e->is_woken)
-		return 0;
-	start = clock_now_ns();
-	spin_note_work(&e->spin, start);
-	if ((timeout_ns == 0 || spin(e, start) <= 0) && poll_events(e, timeout_ns) < 0 &&
-		errno != EINTR)
-		return -errno;
-	receive_hot(e, in);
-	spin_note_wait(&e->spin, start, clock_now_ns(), in->n > 0);
-	return 0;
-}
-
-/* syscalls: sendmmsg */
-static size_t send_datagrams(int fd, struct io_tx *tx, size_t n)
-{
-	size_t i = 0, n_sent = 0;
-
-	while (i < n) {
-		int done = sendmmsg(fd, (struct mmsghdr *)&tx[i], (unsigned)(n - i), MSG_NOSIGNAL);
-
-		if (done < 0) {
-			if (errno == EINTR)
-				continue;
-			tx[i++].err = -errno;
-			continue;
-		}
-		for (int k = 0; k < done; k++)
-			tx[i + (size_t)k].err = 0;
-		i += (size_t)done;
-		n_sent += (size_t)done;
+	if (in->n == 0 && !in->lost && !e->is_woken) {
+		now = clock_now_ns();
+		spin_note_work(&e->spin, now);
+		if (check_channels(e, in, now))
+			receive_hot(e, in);
+		if (in->n == 0 && !in->lost)
+			ret = wait_events(e, in, timeout_ns, now);
 	}
-	return n_sent;
-}
-
-/* syscalls: writev */
-static size_t send_frames(int fd, struct io_tx *tx, size_t n)
-{
-	size_t n_sent = 0;
-
-	for (size_t i = 0; i < n; i++) {
-		ssize_t len = writev(fd, tx[i].hdr.msg_iov, (int)tx[i].hdr.msg_iovlen);
-
-		tx[i].err = len < 0 ? -errno : 0;
-		n_sent += len >= 0;
-	}
-	return n_sent;
-}
-
-static void expect_answer(struct engine *e, int fd)
-{
-	for (unsigned i = 0; i < IO_CHANNELS_MAX; i++) {
-		if (e->ch[i].fd != fd)
-			continue;
-		e->ch[i].is_hot = true;
-		e->first = i;
-		return;
-	}
+	if (e->is_woken)
+		e->checked_ns = 0;
+	return ret < 0 ? ret : 0;
 }
 
 static size_t send_batch(struct engine *e, int fd, enum io_kind kind, struct io_tx *tx, size_t n)
 {
-	if (kind == IO_DGRAM)
-		return send_datagrams(fd, tx, n);
-	if (!spin_is_loaded(&e->spin))
-		expect_answer(e, fd);
-	return send_frames(fd, tx, n);
+	struct channel *c;
+	size_t n_sent;
+
+	if (kind == IO_FRAME && !spin_is_loaded(&e->spin)) {
+		c = find(e, fd);
+		if (c) {
+			c->is_hot = true;
+			e->first = (unsigned)(c - e->ch);
+		}
+	}
+	n_sent = send_messages(fd, kind, tx, n);
+	if (n_sent < n && receive_is_lost(tx[n - 1].err)) {
+		c = find(e, fd);
+		if (c) /* a read tells */
+			c->is_hot = true;
+	}
+	return n_sent;
 }
 
 /* syscalls: write */

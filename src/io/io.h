@@ -27,6 +27,8 @@ struct io_channel {
 	 * NULL: it is this engine's alone. */
 	struct turnstile *order;
 };
+/* Who shares a descriptor, and drops it while the others go on: what woke this engine alone and
+ * was not read waits for the next message, or for a wake() of another. */
 
 enum {
 	IO_CHANNELS_MAX = 16, /* per engine; full: -ENOSPC */
@@ -46,8 +48,13 @@ struct io_rx {
 
 struct io_batch {
 	size_t n;
-	/* Channels that can no longer be read (descriptor closed, device gone), a bit for
-	 * each tag: dropped by the engine, and told once. Also where n is 0. */
+	/* Channels that can no longer be read (descriptor closed, socket shut down, device gone),
+	 * a bit for each tag: dropped by the engine, and told once. Also where n is 0.
+	 * Nothing in the kernel tells an engine that its descriptor was closed. It is noticed
+	 * by the next read or send that fails, in the wait after a wake(), and within a second
+	 * or so by an engine that has something to do; one that sleeps sleeps on. Until
+	 * then, where the number is another file's by now, that one is read. So drop() it
+	 * before it is closed; this is for the day when somebody did not. */
 	uint32_t lost;
 	/* Not NULL: all of the batch was read from one shared channel, n > 0. Before anything
 	 * that follows from it leaves: turnstile_enter(order, ticket); when all has left, or was
