@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
-const struct engine_ops *const engines[] = { &epoll_ops, &channels_ops, NULL };
+const struct engine_ops *const engines[] = { &epoll_ops, &channels_ops, &blocking_ops, NULL };
 
 int engine_pick(const struct engine_ops **out, const char *name, const struct engine_config *cfg)
 {

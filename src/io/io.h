@@ -116,6 +116,7 @@ struct engine_ops {
 };
 
 extern const struct engine_ops epoll_ops;
+extern const struct engine_ops blocking_ops; /* a thread sleeps in the read of one channel */
 extern const struct engine_ops
 	channels_ops; /* epoll, with descriptors of its own for each worker */
 
