@@ -81,6 +81,8 @@ struct sample {
 	double gateway_cores, iperf_cores, idle_cores; /* 1: one core all the time */
 };
 
+#define MEMBER(name) offsetof(struct sample, name)
+
 static const struct sample no_sample = { NAN, NAN, NAN, NAN, NAN };
 
 struct entrant {
@@ -207,6 +209,14 @@ static struct entrant *find(struct gateways *g, const char *id)
 	return &g->entrants[i];
 }
 
+static double sample_member(const struct sample *s, size_t member)
+{
+	double v;
+
+	memcpy(&v, (const char *)s + member, sizeof(v));
+	return v;
+}
+
 /* Median of a member over the rounds that were measured; NAN: none was. */
 static double median_at(const struct gateways *g, const struct sample *samples, size_t member)
 {
@@ -215,7 +225,7 @@ static double median_at(const struct gateways *g, const struct sample *samples, 
 	size_t n = 0;
 
 	for (i = 0; i < g->rounds; i++) {
-		memcpy(&one, (const char *)&samples[i] + member, sizeof(one));
+		one = sample_member(&samples[i], member);
 		if (!isnan(one))
 			v[n++] = one;
 	}
@@ -224,7 +234,7 @@ static double median_at(const struct gateways *g, const struct sample *samples, 
 
 static double median_gbps(const struct gateways *g, const struct sample *samples)
 {
-	return median_at(g, samples, offsetof(struct sample, gbps));
+	return median_at(g, samples, MEMBER(gbps));
 }
 
 /* The engine of ours with the highest median of one stream; NULL: none ran. */
@@ -242,36 +252,28 @@ static struct entrant *best_engine(struct gateways *g)
 	return i == N_ENTRIES ? NULL : &g->entrants[i];
 }
 
-static struct figure *figure_of(struct gateways *g, const struct entrant *e, const char *what,
-	const char *unit, const char *claim)
+/* One figure of an entrant: a member of its samples. NULL: there is none in any round, and
+ * why it takes no part was said. */
+static struct figure *report_member(struct gateways *g, const struct entrant *e, const char *what,
+	const char *unit, const struct sample *samples, size_t member)
 {
+	struct figure *f = NULL;
 	char id[REPORT_ID_MAX];
+	unsigned i;
+	double v;
 
 	snprintf(id, sizeof(id), "%s_%s", e->entry->id, what);
-	return report_figure(g->scene->report, id, unit, claim);
-}
-
-static void skip_entrant(struct gateways *g, const struct entrant *e)
-{
-	static const char *const usual[] = { "tcp1_gbps", "tcp128_gbps", "gbit_per_cpu_second",
-		NULL };
-	static const char *const workers[] = { "tcp8_gbps", NULL };
-	const char *const *what = e->entry->role == ROLE_WORKERS ? workers : usual;
-	char id[REPORT_ID_MAX];
-
-	for (; *what; what++) {
-		if (e->entry->role == ROLE_LINK && what == &usual[2])
-			break;
-		snprintf(id, sizeof(id), "%s_%s", e->entry->id, *what);
-		report_skip(g->scene->report, id, "%s", e->why);
-	}
-}
-
-/* figure_sample() refuses what was not measured. */
-static void add(struct figure *f, double v)
-{
-	if (!isnan(v))
+	for (i = 0; i < g->rounds; i++) {
+		v = sample_member(&samples[i], member);
+		if (isnan(v))
+			continue;
+		f = report_figure(g->scene->report, id, unit,
+			samples == e->few && member == MEMBER(gbps) ? e->entry->claim : "");
 		figure_sample(f, v);
+	}
+	if (!f)
+		report_skip(g->scene->report, id, "%s", e->why);
+	return f;
 }
 
 /* ---- Why it is not what was claimed. */
@@ -281,9 +283,9 @@ static const char *cores_text(
 	const struct gateways *g, const struct sample *samples, char out[GATEWAYS_TEXT_MAX])
 {
 	snprintf(out, GATEWAYS_TEXT_MAX, "gateways %.2f, iperf3 %.2f, idle %.2f",
-		median_at(g, samples, offsetof(struct sample, gateway_cores)),
-		median_at(g, samples, offsetof(struct sample, iperf_cores)),
-		median_at(g, samples, offsetof(struct sample, idle_cores)));
+		median_at(g, samples, MEMBER(gateway_cores)),
+		median_at(g, samples, MEMBER(iperf_cores)),
+		median_at(g, samples, MEMBER(idle_cores)));
 	return out;
 }
 
@@ -321,46 +323,32 @@ static void note_throughput(const struct entrant *e, struct figure *tcp1)
 
 static void report_usual(struct gateways *g, const struct entrant *e)
 {
-	struct figure *tcp1 = figure_of(g, e, "tcp1_gbps", "Gbit/s", e->entry->claim);
-	struct figure *tcp128 = figure_of(g, e, "tcp128_gbps", "Gbit/s", "");
-	struct figure *per_cpu = e->entry->role == ROLE_LINK
-		? NULL
-		: figure_of(g, e, "gbit_per_cpu_second", "Gbit/s", "");
-	unsigned i;
+	struct figure *tcp1 = report_member(g, e, "tcp1_gbps", "Gbit/s", e->few, MEMBER(gbps));
 
-	for (i = 0; i < g->rounds; i++) {
-		add(tcp1, e->few[i].gbps);
-		add(tcp128, e->many[i].gbps);
-		if (per_cpu)
-			add(per_cpu, e->few[i].gbit_per_cpu);
-	}
-	note_throughput(e, tcp1);
+	report_member(g, e, "tcp128_gbps", "Gbit/s", e->many, MEMBER(gbps));
+	if (e->entry->role != ROLE_LINK)
+		report_member(g, e, "gbit_per_cpu_second", "Gbit/s", e->few, MEMBER(gbit_per_cpu));
+	if (tcp1)
+		note_throughput(e, tcp1);
 }
 
 static void report_workers(struct gateways *g, const struct entrant *e)
 {
-	struct figure *tcp8 = figure_of(g, e, "tcp8_gbps", "Gbit/s", "");
-	struct figure *gateways = figure_of(g, e, "gateway_cores", "cores", "");
-	struct figure *iperf = figure_of(g, e, "iperf_cores", "cores", "");
-	struct figure *idle = figure_of(g, e, "idle_cores", "cores", "");
-	unsigned i;
-
-	for (i = 0; i < g->rounds; i++) {
-		add(tcp8, e->few[i].gbps);
-		add(gateways, e->few[i].gateway_cores);
-		add(iperf, e->few[i].iperf_cores);
-		add(idle, e->few[i].idle_cores);
-	}
+	if (!report_member(g, e, "tcp8_gbps", "Gbit/s", e->few, MEMBER(gbps)))
+		return;
+	report_member(g, e, "gateway_cores", "cores", e->few, MEMBER(gateway_cores));
+	report_member(g, e, "iperf_cores", "cores", e->few, MEMBER(iperf_cores));
+	report_member(g, e, "idle_cores", "cores", e->few, MEMBER(idle_cores));
 }
+
+#undef MEMBER
 
 static void report_entrants(struct gateways *g)
 {
 	const struct entrant *e;
 
 	for (e = g->entrants; e < g->entrants + N_ENTRIES; e++) {
-		if (isnan(median_gbps(g, e->few)))
-			skip_entrant(g, e);
-		else if (e->entry->role == ROLE_WORKERS)
+		if (e->entry->role == ROLE_WORKERS)
 			report_workers(g, e);
 		else
 			report_usual(g, e);

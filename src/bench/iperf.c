@@ -132,6 +132,8 @@ int iperf_run(struct lab *l, const struct iperf_plan *plan, struct iperf_result 
 		understood = iperf_parse(text, out, error);
 		ret = understood < 0 ? understood : ret;
 	}
+	if (!ret)
+		error[0] = '\0';
 out:
 	free(text);
 	return ret;

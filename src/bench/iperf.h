@@ -25,8 +25,9 @@ struct iperf_result {
 	char congestion[16]; /* the sender's congestion control; empty: not told */
 };
 
-/* 0. Or negative errno and the reason, one line, in error: -EINTR when the bench is to stop,
- * -ETIMEDOUT, -EIO when iperf3 failed, -EPROTO when it says what we do not understand. */
+/* 0, and error is empty. Or negative errno and the reason, one line, in error: -EINTR when the
+ * bench is to stop, -ETIMEDOUT, -EIO when iperf3 failed, -EPROTO when it says what we do not
+ * understand. */
 MUST_CHECK int iperf_run(struct lab *l, const struct iperf_plan *plan, struct iperf_result *out,
 	char error[LAB_TEXT_MAX]);
 

@@ -180,18 +180,40 @@ def test_gateway_bench_without_programs(tmp_path):
     assert all("iperf3" in s["why"] for s in report["skipped"])
 
 
+def fake_iperf3(folder, script):
+    """An iperf3 whose client is that script; environment for a bench that finds it."""
+    fake = folder / "iperf3"
+    fake.write_text(f"#!/bin/sh\nreal={shutil.which('iperf3')}\ncase $1 in --server) exec $real \"$@\" ;; esac\n{script}\n")
+    fake.chmod(0o755)
+    return {**environment(folder), "PATH": f"{folder}:{os.environ['PATH']}"}
+
+
 def test_gateway_bench_iperf3_that_fails(tmp_path):
     """An iperf3 that says what we do not understand takes every entrant out, not the bench down."""
-    fake = tmp_path / "iperf3"
-    fake.write_text("#!/bin/sh\ncase $1 in --server) exec %s \"$@\" ;; esac\necho '{\"end\": {}'\n" % shutil.which("iperf3"))
-    fake.chmod(0o755)
     out = tmp_path / "json"
-    done = gateway_bench(out, env={**environment(tmp_path), "PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    done = gateway_bench(out, env=fake_iperf3(tmp_path, "echo '{\"end\": {}'"))
     assert done.returncode == 0, done.stderr
     report = json.loads(out.read_text())
     assert report["figures"] == []
     why = {s["id"]: s["why"] for s in report["skipped"]}
+    assert set(why) == GATEWAY_IDS
     assert why["link_tcp1_gbps"].startswith("iperf3: line ")
+    nothing_left(tmp_path)
+
+
+def test_gateway_bench_many_streams_that_fail(tmp_path):
+    """What was measured before stays; what was not says iperf3's own reason."""
+    out = tmp_path / "json"
+    script = """case "$*" in *"--parallel 128"*) echo '{"error": "too many streams"}'; exit 1 ;; esac\nexec $real "$@\""""
+    done = gateway_bench(out, env=fake_iperf3(tmp_path, script))
+    assert done.returncode == 0, done.stderr
+    report = json.loads(out.read_text())
+    values = {f["id"]: f["value"] for f in report["figures"]}
+    why = {s["id"]: s["why"] for s in report["skipped"]}
+    assert set(values) | set(why) >= GATEWAY_IDS
+    assert values["epoll_tcp1_gbps"] > 0 and values["best_over_link_tcp1"] > 0
+    assert why["epoll_tcp128_gbps"] == "iperf3: too many streams"
+    assert why["best_tcp128_over_tcp1"].endswith(": iperf3: too many streams")
     nothing_left(tmp_path)
 
 
