@@ -12,6 +12,8 @@
 enum { EXIT_USAGE = 2, EXIT_SIGNAL = 128 };
 
 static const struct scenario scenarios[] = {
+	{ "engines", "packets per CPU second, system calls and latency of each engine; two workers",
+		engines_run },
 	{ "gateway", "TCP through two gateways: every engine, wireguard-go, the bare link",
 		gateways_run },
 	{ "handshakes", "handshakes answered per second and core; bursts, floods and forgeries",

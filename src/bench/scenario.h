@@ -23,6 +23,7 @@ struct scenario {
 	int (*run)(struct scene *s);
 };
 
+MUST_CHECK int engines_run(struct scene *s);
 MUST_CHECK int gateways_run(struct scene *s);
 MUST_CHECK int handshakes_run(struct scene *s);
 MUST_CHECK int tunnels_run(struct scene *s);
