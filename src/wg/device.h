@@ -202,10 +202,12 @@ struct wg {
 	struct mtus_cell mtus; /* written under lock */
 	_Atomic bool is_up;
 	_Atomic bool has_key;
-	_Atomic(struct wg_peer *) kicked; /* stack; taken whole by the slow side: backlog */
 	struct allowed_table allowed; /* RCU */
 	struct index_table index; /* RCU */
 	struct pool stage;
+	/* Stack; taken whole by the slow side: backlog. Not beside is_up and the roots of the
+	 * tables, which every worker reads for every train. */
+	_Atomic(struct wg_peer *) kicked;
 
 	/* config_lock: one change of the configuration at a time; before lock. Peers and
 	 * prefixes come and go under both. */
