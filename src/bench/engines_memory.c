@@ -65,7 +65,12 @@ enum { ONE, THOUSAND, MANY, SET_N };
 static_assert(ARRAY_LEN(sets) == SET_N, "names");
 static_assert(TRAIN_STRIDE >= TRAIN_LEN && TRAIN_STRIDE / 64 % 2 == 1, "trains stay apart");
 
-enum way { OPEN, SEAL, WAY_N };
+enum way {
+	OPEN,
+	SEAL,
+	WAY_N,
+	BESIDE = WAY_N, /* the first opens what the second seals for, at the same time */
+};
 static const char *const way_names[WAY_N] = { "open", "seal" };
 
 struct mill;
@@ -184,11 +189,18 @@ static void address_frame(uint8_t frame[FRAME_LEN], size_t peer)
 
 /* ---- The work of a hand. */
 
+static enum way way_of(const struct hand *h)
+{
+	if (h->mill->way != BESIDE)
+		return h->mill->way;
+	return h->id == 0 ? OPEN : SEAL;
+}
+
 static bool is_mine(const struct hand *h, size_t peer)
 {
 	const struct mill *m = h->mill;
 
-	if (m->n_hands == 1 || m->is_shared)
+	if (m->n_hands == 1 || m->is_shared || m->way == BESIDE)
 		return h->id == 0;
 	return m->peers->owner[peer] == h->id;
 }
@@ -295,9 +307,9 @@ static void seal_train(struct hand *h, size_t peer)
 
 static void work_on(struct hand *h, const uint32_t *trains, size_t n)
 {
-	if (h->mill->way == OPEN)
+	if (way_of(h) == OPEN)
 		open_batch(h, trains, n);
-	for (size_t i = 0; i < n && h->mill->way == SEAL; i++)
+	for (size_t i = 0; i < n && way_of(h) == SEAL; i++)
 		seal_train(h, h->mill->peer_of[trains[i]]);
 	h->last = trains[n - 1];
 	rcu_quiescent();
@@ -356,7 +368,7 @@ static void *hand_main(void *arg)
 		aead = NULL;
 	}
 	rcu_thread_init();
-	if (m->way == OPEN && aead)
+	if (way_of(h) == OPEN && aead)
 		fill(h, aead);
 	rcu_offline();
 	wait_for_others(m);
@@ -385,7 +397,7 @@ static void divide(struct mill *m)
 		for (unsigned i = 0; i < m->n_hands; i++) {
 			struct hand *h = &m->hands[i];
 
-			if (m->is_shared || is_mine(h, peer))
+			if (m->is_shared || m->way == BESIDE || is_mine(h, peer))
 				h->trains[h->n_trains++] = t;
 		}
 	}
@@ -395,6 +407,8 @@ static void divide(struct mill *m)
 /* Every payload is what was sealed. */
 static bool is_opened_right(const struct mill *m)
 {
+	if (m->way == SEAL)
+		return true;
 	for (uint32_t t = 0; t < m->n_trains; t++)
 		for (unsigned i = 0; i < TRAIN_PACKETS; i++)
 			if (memcmp(train_at(m, t) + i * MESSAGE_LEN + WG_HEAD + HDR_LEN, m->payload,
@@ -414,7 +428,7 @@ static bool is_sealed_right(struct mill *m)
 	for (unsigned k = 0; k < m->n_hands; k++) {
 		struct hand *h = &m->hands[k];
 
-		for (unsigned i = 0; i < TRAIN_PACKETS && h->n_packets; i++)
+		for (unsigned i = 0; i < TRAIN_PACKETS && h->n_packets && way_of(h) == SEAL; i++)
 			is_right = is_right &&
 				wg_clients_open(m->peers->clients, m->peer_of[h->last], aead,
 					&h->pkts[i]) &&
@@ -426,16 +440,19 @@ static bool is_sealed_right(struct mill *m)
 
 struct result {
 	double wall_ns, cpu_ns; /* per packet */
+	double cpu_ns_of[PEERSET_WORKERS]; /* per packet of each hand */
 };
 
 static int check(struct mill *m, struct result *r)
 {
 	uint64_t began = UINT64_MAX, ended = 0, cpu = 0;
-	size_t n = 0;
+	size_t n = 0, n_wanted = m->n_trains * TRAIN_PACKETS * (m->way == BESIDE ? 2 : 1);
 
 	for (unsigned i = 0; i < m->n_hands; i++) {
 		const struct hand *h = &m->hands[i];
 
+		if (h->n_packets)
+			r->cpu_ns_of[i] = (double)h->cpu_ns / (double)h->n_packets;
 		if (h->is_wrong)
 			return -EPROTO;
 		began = h->began_ns < began ? h->began_ns : began;
@@ -444,11 +461,12 @@ static int check(struct mill *m, struct result *r)
 		n += h->n_packets;
 	}
 	/* Who shares a session and loses the CPU for long finds the window gone: replays. */
-	if (!n || (n != m->n_trains * TRAIN_PACKETS && !m->is_shared))
+	if (!n || (n != n_wanted && !m->is_shared))
 		return -EBADMSG;
-	if (!(m->way == OPEN ? is_opened_right(m) : is_sealed_right(m)))
+	if (!is_opened_right(m) || !is_sealed_right(m))
 		return -EBADMSG;
-	*r = (struct result){ (double)(ended - began) / (double)n, (double)cpu / (double)n };
+	r->wall_ns = (double)(ended - began) / (double)n;
+	r->cpu_ns = (double)cpu / (double)n;
 	return 0;
 }
 
@@ -461,7 +479,7 @@ static int window(
 	m->peers = peers;
 	m->way = way;
 	m->n_hands = n_hands;
-	m->is_shared = n_hands > 1 && peers->n == 1;
+	m->is_shared = n_hands > 1 && peers->n == 1 && way != BESIDE;
 	atomic_store(&m->n_ready, 0);
 	atomic_store(&m->next, 0);
 	divide(m);
@@ -514,6 +532,27 @@ static void sample_ratios(struct mill *m, struct result r[SET_N][WAY_N][PEERSET_
 		r[ONE][OPEN][0].wall_ns / r[ONE][OPEN][1].wall_ns);
 }
 
+/* One worker opens what comes from a peer, another seals what goes to it: as it is when the TUN's
+ * queues are chosen by flow and the sockets by receiver index. */
+static int both_directions(struct mill *m, struct peerset *peers[SET_N])
+{
+	char id[REPORT_ID_MAX];
+
+	for (unsigned i = 0; i < MANY; i++) {
+		struct result r = { 0 };
+		int ret = rounds_stopped() ? -EINTR
+					   : window(m, peers[i], BESIDE, PEERSET_WORKERS, &r);
+
+		if (ret)
+			return ret;
+		snprintf(id, sizeof(id), "memory_open_%s_beside_seal_ns", sets[i].name);
+		sample(m, id, "ns", "", r.cpu_ns_of[0]);
+		snprintf(id, sizeof(id), "memory_seal_%s_beside_open_ns", sets[i].name);
+		sample(m, id, "ns", "", r.cpu_ns_of[1]);
+	}
+	return 0;
+}
+
 struct kind {
 	unsigned set;
 	enum way way;
@@ -549,13 +588,13 @@ static int one_round(struct mill *m, struct peerset *peers[SET_N], size_t first)
 	if (peers[MANY])
 		sample(m, "memory_tunnels_100000_over_1", "", "",
 			r[ONE][OPEN][0].cpu_ns / r[MANY][OPEN][0].cpu_ns);
-	return 0;
+	return both_directions(m, peers);
 }
 
 static int measure(struct mill *m, struct peerset *peers[SET_N])
 {
 	unsigned n = m->scene->is_quick ? ROUNDS_QUICK : ROUNDS;
-	struct result unused;
+	struct result unused = { 0 };
 	int ret = 0;
 
 	/* Warm: the stock's pages are there, and the CPU is awake. */
