@@ -18,6 +18,7 @@ static const struct scenario scenarios[] = {
 		gateways_run },
 	{ "handshakes", "handshakes answered per second and core; bursts, floods and forgeries",
 		handshakes_run },
+	{ "readers", "ways to read UDP sockets: datagrams per CPU second of each", readers_run },
 	{ "tunnels",
 		"100,000 tunnels through a gateway; the data path in memory, the ciphers alone",
 		tunnels_run },

@@ -26,6 +26,7 @@ struct scenario {
 MUST_CHECK int engines_run(struct scene *s);
 MUST_CHECK int gateways_run(struct scene *s);
 MUST_CHECK int handshakes_run(struct scene *s);
+MUST_CHECK int readers_run(struct scene *s);
 MUST_CHECK int tunnels_run(struct scene *s);
 
 #endif

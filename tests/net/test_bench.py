@@ -233,3 +233,74 @@ def test_gateway_bench_stopped(tmp_path):
     assert err == "penstock bench: stopped, nothing was written\n"
     assert not out.exists()
     nothing_left(tmp_path)
+
+
+METHODS = ("blocking", "spin", "select", "epoll", "shared", "channels", "channels_ebpf", "uring")
+READERS = [f"{method}_{sockets}_kpps_per_cpu" for method in METHODS for sockets in (1, 64, 1000)]
+
+
+def readers_command(*args):
+    return [net.penstock_path(), "bench", "readers", "--quick", *map(str, args)]
+
+
+def test_readers_every_figure(tmp_path):
+    out = tmp_path / "json"
+    began = time.monotonic()
+    done = subprocess.run(readers_command("--json", out), capture_output=True, text=True, timeout=200,
+                          env=environment(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - began < 120  # a minute where nothing else runs
+    report = json.loads(out.read_text())
+    found = {f["id"]: f for f in report["figures"]}
+    skipped = {s["id"]: s["why"] for s in report["skipped"]}
+    assert set(READERS) <= found.keys() | skipped.keys()
+    assert not found.keys() & skipped.keys()
+    for name in READERS:
+        if name in skipped:
+            assert name.startswith("shared_") or "cannot run here: " in skipped[name], skipped[name]
+            continue
+        assert len(found[name]["samples"]) == 3
+        assert found[name]["value"] > 0 and found[name]["claim"], name
+        if not name.startswith("select_1_"):  # is what others are compared with
+            assert found[name]["note"], name
+        assert found[name.replace("_per_cpu", "")]["value"] > 0, name
+        assert 0 <= found[name.replace("kpps_per_cpu", "loss")]["value"] < 1, name
+    # Round robin reaches all sockets. The kernel's hash knows senders, of which there are a few.
+    if "channels_ebpf_1000_reached" in found:
+        assert found["channels_ebpf_1000_reached"]["value"] == 1000
+    assert found["channels_1000_reached"]["value"] <= max(2, os.cpu_count())
+    assert "\nshared_1_kpps_per_cpu:\n    " in done.stdout
+    nothing_left(tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_readers_stopped(tmp_path, number):
+    bench = subprocess.Popen(readers_command(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                             env=environment(tmp_path))
+    try:
+        # The bench, the keeper of its sockets, who sends and who reads.
+        net.wait_until(lambda: len(family(tmp_path)) >= 4, 60, message="nobody reads")
+        bench.send_signal(number)
+        out, err = bench.communicate(timeout=20)
+    finally:
+        bench.kill()
+        bench.wait()
+    assert out == ""
+    if number == signal.SIGINT:
+        assert bench.returncode == 128 + number
+        assert err == "penstock bench: stopped, nothing was written\n"
+    nothing_left(tmp_path)
+
+
+def test_readers_without_root():
+    with tempfile.TemporaryDirectory(prefix="penstock-lab-") as folder:
+        os.chmod(folder, 0o777)
+        binary, out = os.path.join(folder, "penstock"), os.path.join(folder, "json")
+        shutil.copy(net.penstock_path(), binary)
+        done = subprocess.run(["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", binary, "bench",
+                               "readers", "--quick", "--json", out], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        with open(out, encoding="utf-8") as f:
+            report = json.load(f)
+    assert report["figures"] == []
+    assert {s["id"] for s in report["skipped"]} == set(READERS)
