@@ -33,6 +33,7 @@ struct reader {
 	struct engine *e;
 	pthread_t thread;
 	_Atomic bool is_stopping, is_dropping;
+	_Atomic unsigned n_waits; /* that have ended */
 	int error;
 	struct io_batch batch;
 };
@@ -81,6 +82,7 @@ static void *reader_main(void *arg)
 		if (atomic_exchange(&r->is_dropping, false))
 			r->error |= s.ops->drop(r->e, s.fd);
 		r->error |= s.ops->wait(r->e, &r->batch, -1);
+		atomic_fetch_add(&r->n_waits, 1);
 		r->error |= r->batch.lost != 0;
 		r->error |= s.has_order != (r->batch.order != NULL) && r->batch.n > 0;
 		take(r);
@@ -224,7 +226,7 @@ static void test_blocking_udp(void **state)
 	udp_exchange("blocking", false);
 }
 
-/* A wake-up at any moment ends exactly one wait, whoever holds the lock. */
+/* A wake-up at any moment ends a wait, whoever holds the lock. */
 static void wake_often(const char *name)
 {
 	int in, out;
@@ -233,11 +235,17 @@ static void wake_often(const char *name)
 	udp_open(&in, &out);
 	readers_start(name, in, IO_DGRAM, true);
 	readers_go();
-	for (int i = 0; i < 3000; i++) {
-		r = &s.reader[i % READERS];
+	for (int i = 0; i < 20000; i++) {
+		unsigned n;
+
+		/* Mostly the same one, which is just about to wait again. */
+		r = &s.reader[i / 100 % READERS];
+		n = atomic_load(&r->n_waits);
 		for (int k = i % 50; k; k--)
 			cpu_relax();
 		s.ops->wake(r->e);
+		while (atomic_load(&r->n_waits) == n)
+			sched_yield();
 	}
 	/* Each ends although nothing comes, the ones in front of the lock first or last. */
 	readers_stop();
