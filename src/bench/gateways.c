@@ -27,6 +27,8 @@ enum {
 	GATEWAYS_TEXT_MAX = 96, /* part of a note */
 };
 
+#define GATEWAYS_QUIET 0.1 /* cores that others may take on a quiet machine */
+
 /* What an entrant is there for. */
 enum role {
 	ROLE_LINK, /* no gateway at all */
@@ -453,6 +455,39 @@ static void report_best(struct gateways *g)
 		note_best(g, best, figures);
 }
 
+/* What other programs took during all transfers: more than little, and the figures say more
+ * about them than about gateways. */
+static void report_others(struct gateways *g)
+{
+	const double cores = (double)sysconf(_SC_NPROCESSORS_ONLN);
+	double v[N_ENTRIES];
+	struct figure *f = NULL;
+	unsigned round;
+	size_t i, n;
+
+	for (round = 0; round < g->rounds; round++) {
+		for (i = n = 0; i < N_ENTRIES; i++) {
+			const struct sample *s = &g->entrants[i].few[round];
+
+			if (!isnan(s->gbps))
+				v[n++] = fmax(0,
+					cores - s->gateway_cores - s->iperf_cores - s->idle_cores);
+		}
+		if (!n)
+			continue;
+		f = report_figure(g->scene->report, "others_cores", "cores", "");
+		figure_sample(f, stats_median(v, n));
+	}
+	if (f && figure_value(f) > GATEWAYS_QUIET)
+		figure_note(f,
+			"Other programs and the kernel's own threads took so much of the %.0f "
+			"cores. On a "
+			"machine that is not quiet an arrangement with more threads gets a larger "
+			"share, and "
+			"ratios mean little: run it again.",
+			cores);
+}
+
 /* Two workers against one, and where the time goes. */
 static void report_scaling(
 	struct gateways *g, const char *id, const char *one_id, const char *two_id)
@@ -530,6 +565,7 @@ int gateways_run(struct scene *s)
 		report_entrants(g);
 		report_best(g);
 		report_plain(g);
+		report_others(g);
 		report_scaling(
 			g, "channels2_over_1_veth", "channels_workers1", "channels_workers2");
 		report_scaling(g, "uring2_over_1_veth", "uring_workers1", "uring_workers2");

@@ -150,6 +150,7 @@ def test_gateway_bench(tmp_path):
     assert not set(samples) & set(why)
     assert GATEWAY_IDS <= set(samples) | set(why)
     assert all(why.values())
+    assert 0 <= min(samples["others_cores"]) <= max(samples["others_cores"]) <= os.cpu_count()
     # What differs from a claim says why.
     for f in report["figures"]:
         if "claim" in f["claim"]:
