@@ -3,7 +3,21 @@
 #include <errno.h>
 #include <string.h>
 
-const struct engine_ops *const engines[] = { &epoll_ops, &channels_ops, &blocking_ops, NULL };
+#ifndef HAVE_URING
+static int probe_none(const struct engine_config *cfg)
+{
+	return -EOPNOTSUPP;
+}
+
+/* Built without liburing. */
+const struct engine_ops uring_ops = {
+	.name = "uring",
+	.traits = ENGINE_OWN_CHANNELS,
+	.probe = probe_none,
+};
+#endif
+
+const struct engine_ops *const engines[] = { &epoll_ops, &channels_ops, &uring_ops, &blocking_ops, NULL };
 
 int engine_pick(const struct engine_ops **out, const char *name, const struct engine_config *cfg)
 {

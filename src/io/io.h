@@ -120,6 +120,9 @@ extern const struct engine_ops blocking_ops; /* a thread sleeps in the read of o
 extern const struct engine_ops
 	channels_ops; /* epoll, with descriptors of its own for each worker */
 
+/* io_uring. Where it was built without liburing probe() gives -EOPNOTSUPP. */
+extern const struct engine_ops uring_ops;
+
 /* The engine of that name, or the best that probe() allows for "auto". 0;
  * -EINVAL unknown name; the probe's error when a named one is refused. */
 MUST_CHECK int engine_pick(

@@ -9,7 +9,7 @@ import tempfile
 
 TOOL = sys.argv[1]
 HEADER = "".join(f"#define __SNR_{name}\t\t__NR_{name}\n" for name in (
-    "read recvmmsg sendmmsg recvfrom socket ioctl openat mmap clone clone3 kill bpf execve io_uring_setup ptrace setns poll "
+    "read recvmmsg sendmmsg recvfrom socket ioctl openat mmap clone clone3 kill bpf execve io_uring_setup io_uring_register ptrace setns poll "
     "ppoll fork setsockopt rt_sigaction").split())
 
 # Name of a case: the comments, and what the list of the gateway is then ("helper: ..." for the helper's).
@@ -58,6 +58,8 @@ REFUSED = {
     "bpf of the gateway": ("/* syscalls: bpf(BPF_MAP_UPDATE_ELEM) */", "to the helper only"),
     "bpf of both": ("/* syscalls(run helper): bpf(BPF_MAP_UPDATE_ELEM) */", "to the helper only"),
     "another bpf of the helper": ("/* syscalls(helper): bpf(BPF_PROG_LOAD) */", "bpf(BPF_MAP_UPDATE_ELEM) only"),
+    "a ring's other operations": ("/* syscalls: io_uring_register(IORING_REGISTER_PERSONALITY) */", "only, after the start"),
+    "a ring in the helper": ("/* syscalls(helper): io_uring_register(IORING_REGISTER_SYNC_CANCEL) */", "to the run only"),
     "io_uring_setup": ("/* syscalls: io_uring_setup */", "io_uring_setup: no comment"),
     "a child process": ("/* syscalls: fork */", "fork: no comment"),
     "clone3 let through": ("/* syscalls: clone3 */", "clone3: no comment"),
