@@ -21,7 +21,7 @@ enum {
 	 * its process has ended. All below the range from which senders get theirs. */
 	PORT_FIRST = 1024,
 	PORT_RANGES = 31,
-	ROUNDS_MAX = 9,
+	ROUNDS_MAX = 7,
 	WINDOWS_MAX = 10, /* a turn may last so many times as long as planned */
 };
 
@@ -53,38 +53,34 @@ static const struct claim claims[] = {
 	[SPIN] = { "polling all sockets wastes CPU", EPOLL, false, 1,
 		{ EXPECT_LESS, EXPECT_LESS, EXPECT_LESS },
 		"at saturation a call seldom finds nothing, and none asks what is ready; what "
-		"polling "
-		"wastes shows where there is less to read",
+		"polling wastes shows where there is less to read",
 		NULL },
 	[SELECT] = { "slower with more sockets; at most 1024", SELECT, true, 1,
 		{ EXPECT_NOTHING, EXPECT_LESS, EXPECT_LESS }, "",
-		"at saturation one call finds many sockets ready: its cost does grow, but is that "
-		"of as "
-		"many datagrams, where a single socket takes two calls for each" },
+		"at saturation one call finds many sockets ready: its cost does grow, but is "
+		"that of as many datagrams, where a single socket takes two calls for each" },
 	[EPOLL] = { "the standard: tells what is ready", SELECT, false, 1,
 		{ EXPECT_MORE, EXPECT_MORE, EXPECT_MORE },
 		"two calls for a datagram, as with select",
-		"a call tells of 10 sockets, one of select tells of all; what select spends on "
-		"sockets "
-		"that are not ready shows where most are idle" },
+		"at saturation all sockets are ready: select tells of all in one call, "
+		"epoll_wait of 10, each of which it polls and puts back into its list; what "
+		"select spends on sockets that are not ready shows where most are idle" },
 	[SHARED] = { "no events and no queue: better than events", EPOLL, true, 1, { EXPECT_MORE },
 		"threads that read one socket wait for its lock and wake each other", NULL },
 	[CHANNELS] = { "no waiting for each other: better than one socket", SHARED, true, 1,
 		{ EXPECT_MORE, EXPECT_MORE, EXPECT_MORE },
-		"one channel is one thread, and two may find more in a socket before they sleep",
+		"with one channel one thread reads, where the other method has two",
 		"a sender's datagrams all go to one channel, so that few threads read; more "
-		"threads than "
-		"CPUs save nothing" },
+		"threads than CPUs save nothing" },
 	[CHANNELS_EBPF] = { "round robin: all channels work", CHANNELS, false, 1,
 		{ EXPECT_NOTHING, EXPECT_MORE, EXPECT_MORE },
 		"with one channel the program has no choice",
-		"all channels do work, but each datagram goes to another thread, which has fallen "
-		"asleep "
-		"since its last one: a wake-up and a switch of threads for each datagram" },
+		"all channels do work, but each datagram goes to another thread, which has "
+		"fallen asleep since its last one: a wake-up and a switch of threads for each "
+		"datagram" },
 	[URING] = { "3.9 x epoll", EPOLL, false, 3.9, { EXPECT_MORE, EXPECT_MORE, EXPECT_MORE },
 		"it saves the calls; queue, copy and bookkeeping for each datagram stay in the "
-		"kernel, and "
-		"most of the CPU time is theirs",
+		"kernel, and most of the CPU time is theirs",
 		NULL },
 };
 static_assert(ARRAY_LEN(claims) == READER_METHODS, "one for each method");
@@ -383,7 +379,7 @@ int readers_run(struct scene *s)
 	b->scene = s;
 	b->warm_ns = (s->is_quick ? 40 : 100) * NSEC_PER_MSEC;
 	b->window_ns = (s->is_quick ? 200 : 400) * NSEC_PER_MSEC;
-	b->rounds = s->is_quick ? 3 : 9;
+	b->rounds = s->is_quick ? 3 : ROUNDS_MAX;
 	enlist(b);
 	if (missing) {
 		for (i = 0; i < CONTENDERS; i++) {
