@@ -466,6 +466,34 @@ static int latency(struct contest *c)
 
 /* ---- What follows from it. */
 
+static void note(struct contest *c, const char *method_id, const char *what, const char *why)
+{
+	struct figure *f = found(c, method_id, what);
+
+	if (f)
+		figure_note(f, "%s", why);
+}
+
+static void note_claims(struct contest *c)
+{
+	note(c, plain_ops.name, "syscalls_per_100k",
+		"The claim counts one recvmmsg for 32 packets. That something is there to be "
+		"received is "
+		"another call: epoll_wait.");
+	note(c, plain_ops.name, "kernel_share_percent",
+		"The claim is about context switches, the figure about all that is not the "
+		"receiver's "
+		"own code; here that code only looks at what came.");
+	note(c, "uring_sqpoll", "kernel_share_percent",
+		"The UDP receive path and the copy are the kernel's work, whichever thread does "
+		"it: it "
+		"cannot be below 2 % unless what the kernel's thread spends is not counted.");
+	note(c, "uring_sqpoll", "rx_kpps_per_cpu",
+		"The thread that polls counts as well. It wants a core of its own; with two cores "
+		"it takes "
+		"it from the receiver or from the source.");
+}
+
 static void compare_rx(struct contest *c)
 {
 	struct figure *uring = found(c, "uring", "rx_kpps_per_cpu"),
@@ -482,6 +510,7 @@ static void compare_rx(struct contest *c)
 		"at "
 		"all that path remains.",
 		1e6 / figure_value(epoll));
+	note_claims(c);
 	figure_note(epoll,
 		"6.84 Mpps are 146 ns for all of a packet. Taking a datagram out of a socket costs "
 		"more than that in the kernel alone, however it is asked for.");
@@ -504,7 +533,11 @@ static void compare_latency(struct contest *c)
 		return;
 	figure_note(
 		ratio(c, "best_over_epoll_p999", "must <= 0.6, aim 0.1; seed: 0.085", best, plain),
-		"%s against epoll + recvmmsg, both at %.0f echoes a second.", name, c->rate);
+		"%s against epoll + recvmmsg, both at %.0f echoes a second. The times are of the "
+		"whole "
+		"way, there and back, through two sockets, and with whatever the machine does "
+		"besides; the claim does not say what its 4.1 us are of.",
+		name, c->rate);
 }
 
 /* ---- All of it. */
