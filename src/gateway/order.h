@@ -3,7 +3,8 @@
  * to the TUN. A train that does not come was lost on its way, or somebody has yet to take it from a
  * socket: after some patience the others go on. Patience grows where it paid and
  * shrinks where it did not, so that a path with losses does not stall. What was
- * numbered lower and comes late goes through at once.
+ * numbered lower and comes late goes through at once. All waits in vain together are an eighth of a
+ * thread's time at the most.
  *
  * Peers number packets in the order in which they send them. Any thread. */
 #ifndef GATEWAY_ORDER_H

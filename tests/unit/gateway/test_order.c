@@ -123,6 +123,17 @@ static void test_patience(void **state)
 		clock_now_ns() - start < 10 * ORDER_PATIENCE_MAX_US * (NSEC_PER_MSEC / 1000) / 2);
 }
 
+/* A peer that leaves something out before each train takes but a share of the thread's
+ * time: with the least patience for each this would be two seconds. */
+static void test_share(void **state)
+{
+	uint64_t start = clock_now_ns();
+
+	for (unsigned i = 0; i < 4000; i++)
+		pass(2 * i, 1);
+	assert_true(clock_now_ns() - start < NSEC_PER_SEC);
+}
+
 /* A session that is not known yet begins with 0, or anywhere if it is old. Sessions that
  * meet in one slot do not wait for each other. */
 static void test_unknown(void **state)
@@ -154,6 +165,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_gap, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_patience, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_unknown, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_share, setup, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
