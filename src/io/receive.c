@@ -111,6 +111,7 @@ bool receive_is_lost(int err)
 	case EBADFD: /* TUN: the interface is gone */
 	case ENODEV:
 	case ENXIO:
+	case ECONNABORTED: /* destroyed from outside (ss -K): its port may be gone */
 		return true;
 	default:
 		return false;

@@ -11,6 +11,7 @@
 #include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -200,6 +201,24 @@ static void test_shut_down(void **state)
 	assert_int_equal(batch.lost, 0);
 }
 
+/* Somebody destroys the socket from outside: it stays open, and deaf. */
+static void test_destroyed(void **state)
+{
+	struct sockaddr_in a;
+	socklen_t len = sizeof(a);
+	char command[80];
+
+	assert_int_equal(getsockname(in, (struct sockaddr *)&a, &len), 0);
+	snprintf(command, sizeof(command), "ss -K -u -a sport = :%u >/dev/null 2>&1",
+		ntohs(a.sin_port));
+	hear_one();
+	if (system(command) || getsockname(in, (struct sockaddr *)&a, &len) || a.sin_port) {
+		print_message("skipped: sockets cannot be destroyed here\n");
+		skip();
+	}
+	expect_loss(in);
+}
+
 static void *delete_later(void *arg)
 {
 	usleep(50 * 1000);
@@ -254,6 +273,7 @@ int main(void)
 		BOTH(test_number_reused),
 		BOTH(test_number_added_again),
 		BOTH(test_shut_down),
+		BOTH(test_destroyed),
 		BOTH(test_tun_gone),
 	};
 #undef BOTH
