@@ -135,8 +135,14 @@ int privhelper_udp_open(struct privhelper *h, const struct udp_config *cfg, stru
 	unsigned next = 0;
 	int ret;
 
-	if (h->fd < 0)
-		return udp_open(out, cfg);
+	if (h->fd < 0) {
+		/* To put them under the steering program takes a privilege, and a call that the
+		 * gateway's list does not have: with --sandbox kill it would be the last. */
+		struct udp_config plain = *cfg;
+
+		plain.steer = (struct steer_fds){ -1, -1 };
+		return udp_open(out, &plain);
+	}
 	if (cfg->steer.prog >= 0) {
 		in.fd[in.n++] = cfg->steer.prog;
 		in.fd[in.n++] = cfg->steer.sockets;

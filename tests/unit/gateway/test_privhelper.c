@@ -217,6 +217,7 @@ static void steered_body(struct privhelper *h)
 static void steered_test(void **state)
 {
 	const struct steer_config cfg = { .n_workers = 4 };
+	struct udp u;
 	int ret;
 
 	need_root();
@@ -226,6 +227,13 @@ static void steered_test(void **state)
 		skip();
 	}
 	in_dropped_child(steered_body);
+	/* Without a helper no bpf() is tried, which the gateway's filter would refuse. */
+	assert_int_equal(privhelper_udp_open(&(struct privhelper){ .fd = -1 },
+				 &(struct udp_config){ .n = 4, .steer = steer_get_fds(steer) }, &u),
+		0);
+	assert_int_equal(u.n, 4);
+	assert_false(u.is_steered);
+	udp_close(&u);
 	steer_destroy(steer);
 }
 
