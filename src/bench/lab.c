@@ -425,6 +425,12 @@ pid_t lab_pid(const struct lab *l, int program)
 	return program_is_running(p) ? p->pid : 0;
 }
 
+void lab_complaint(const struct lab *l, int program, char out[LAB_TEXT_MAX])
+{
+	program_errors(&l->programs[program], out, LAB_TEXT_MAX);
+	out[strcspn(out, "\n")] = '\0';
+}
+
 /* ---- Gateways. */
 
 int lab_connect(const struct lab *l, const char *ifname)

@@ -75,6 +75,8 @@ MUST_CHECK int lab_start(struct lab *l, int ns, const char *const argv[]);
 void lab_end(struct lab *l, int program);
 /* Its process, to look at in /proc; 0 when it has ended by itself. */
 pid_t lab_pid(const struct lab *l, int program);
+/* The first line that it wrote to its standard error; empty: none. Until lab_end. */
+void lab_complaint(const struct lab *l, int program, char out[LAB_TEXT_MAX]);
 
 /* Start a gateway that makes interface ifname, and wait until it can be configured.
  * Its number, or negative errno. */

@@ -88,6 +88,7 @@ int pair_tunnel(
 	struct pair *p, enum lab_kind kind, const char *const more[], char error[LAB_TEXT_MAX])
 {
 	struct key_text keys[2];
+	char text[LAB_TEXT_MAX];
 	int i, ret = 0;
 
 	for (i = 0; i < 2; i++) {
@@ -102,6 +103,13 @@ int pair_tunnel(
 	crypto_wipe(keys, sizeof(keys));
 	if (ret < 0)
 		snprintf(error, LAB_TEXT_MAX, "%s", lab_error(p->lab));
+	/* One that ended before it could be configured knows better why than wg(8) does. */
+	for (i = 0; i < 2 && ret < 0; i++) {
+		if (p->gateway[i] >= 0)
+			lab_complaint(p->lab, p->gateway[i], text);
+		if (p->gateway[i] >= 0 && *text)
+			snprintf(error, LAB_TEXT_MAX, "%s", text);
+	}
 	return ret < 0 ? ret : 0;
 }
 
