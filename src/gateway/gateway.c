@@ -45,6 +45,9 @@ enum {
 	GSO_MAX = 65536,
 	MOVED_LOGGED = 10, /* prefixes of one request that are named in the log */
 };
+/* Between two replacements of lost sockets, and until the next try after one that failed. */
+#define REPLACE_PAUSE NSEC_PER_SEC
+#define RETRY_PAUSE (10 * NSEC_PER_SEC)
 
 struct gateway {
 	const struct gateway_options *o;
@@ -70,6 +73,10 @@ struct gateway {
 	unsigned mtu;
 	struct udp udp;
 	bool has_udp;
+
+	uint64_t reopen_ns; /* lost sockets are to be opened anew; UINT64_MAX: none are lost */
+	uint64_t replaced_ns; /* when that was done last */
+	uint16_t lost_port;
 };
 
 /* ---- What the state machine asks for. */
@@ -156,18 +163,38 @@ static void go_up(struct gateway *g)
 	wg_set_up(g->wg, true, clock_now_ns());
 }
 
-/* Somebody closed or destroyed a socket under a worker. The port is free once the
- * others are closed too. */
-static void replace_sockets(struct gateway *g)
+/* A socket can no longer be used as it should: open new ones, on the same port, which is free once
+ * all are closed. Not at once if that was done just now: whatever takes them away
+ * must not keep us from everything else. */
+static void lose_sockets(struct gateway *g, const char *why)
 {
-	uint16_t port = g->udp.port;
-	struct udp u;
+	uint64_t now_ns = clock_now_ns();
 
 	if (!g->has_udp)
 		return;
-	log_line(LOG_WARN, "a socket of port %u is gone: opening new ones", port);
+	log_line(LOG_WARN, "%s: opening port %u anew", why, g->udp.port);
+	g->lost_port = g->udp.port;
 	use_sockets(g, NULL, false);
-	if (open_sockets(g, port, g->fwmark, &u) == 0)
+	/* What the other workers told meanwhile was of the same sockets. */
+	(void)plane_take_lost(g->plane);
+	g->reopen_ns = g->replaced_ns + REPLACE_PAUSE;
+	if (!g->replaced_ns || g->reopen_ns < now_ns)
+		g->reopen_ns = now_ns;
+}
+
+static void reopen_sockets(struct gateway *g, uint64_t now_ns)
+{
+	struct udp u;
+
+	if (now_ns < g->reopen_ns)
+		return;
+	g->reopen_ns = UINT64_MAX;
+	if (g->has_udp || !g->is_up)
+		return;
+	g->replaced_ns = now_ns;
+	if (open_sockets(g, g->lost_port, g->fwmark, &u))
+		g->reopen_ns = now_ns + RETRY_PAUSE;
+	else
 		use_sockets(g, &u, true);
 }
 
@@ -225,6 +252,9 @@ static int apply(void *ctx, struct gateway_change *c)
 		log_line(LOG_ERROR, "cannot apply the configuration: %s", strerror(-ret));
 		if (opens)
 			udp_close(&u);
+		/* The new ones took the places of those in the steering program's map. */
+		if (opens && g->has_udp && g->udp.is_steered)
+			lose_sockets(g, "steering is lost");
 		if (marks && privhelper_udp_mark(&g->priv, &g->udp, g->fwmark))
 			log_line(LOG_ERROR, "the former fwmark cannot be set again");
 		return ret;
@@ -622,8 +652,9 @@ static uint64_t next_deadline(const struct gateway *g)
 {
 	uint64_t uapi = uapi_server_deadline(g->uapi);
 	uint64_t sources = sources_deadline(&g->sources);
+	uint64_t first = uapi < sources ? uapi : sources;
 
-	return uapi < sources ? uapi : sources;
+	return first < g->reopen_ns ? first : g->reopen_ns;
 }
 
 static void control_loop(struct gateway *g)
@@ -656,7 +687,8 @@ static void control_loop(struct gateway *g)
 		if (fds[4].revents)
 			unreach_serve(g->unreach, clock_now_ns());
 		if (fds[5].revents && plane_take_lost(g->plane))
-			replace_sockets(g);
+			lose_sockets(g, "a socket is gone");
+		reopen_sockets(g, clock_now_ns());
 		uapi_server_run(g->uapi, fds + POLLFDS_OWN, n, clock_now_ns());
 		if (uapi_server_is_unlinked(g->uapi)) {
 			log_line(LOG_INFO, "the configuration socket was removed");
@@ -710,6 +742,7 @@ int gateway_main(const struct gateway_options *o)
 		.priv.fd = -1,
 		.tun.fd = -1,
 		.signals = -1,
+		.reopen_ns = UINT64_MAX,
 		.sources = { .changes = -1, .query = -1 } };
 	int ret = 0;
 

@@ -114,6 +114,27 @@ def test_syncconf_under_a_stream_loses_nothing(lab):
     assert p.ga.handshake_time(p.gb.public) == first, "the session was not kept"
 
 
+def test_destroyed_sockets_are_replaced(gateway):
+    """Whoever does it may go on: then no more than once a second, all of them together."""
+    def bound():
+        return net.run(gateway.ns, "ss", "-uanH", "sport", "=", f":{port}").stdout.count(f":{port} ")
+
+    gateway.up()
+    net.wait_until(lambda: "listening on port" in gateway.log(), 5, message="it does not come up")
+    port, start = gateway.show("listen-port")[0][0], time.monotonic()
+    before = bound()
+    assert before >= 2
+    for _ in range(10):
+        if not net.run(gateway.ns, "ss", "-K", "-u", "-a", "-H", "sport", "=", f":{port}", check=False).stdout.strip() \
+                and "opening port" not in gateway.log():
+            pytest.skip("this kernel cannot destroy sockets")
+        time.sleep(0.1)
+    net.wait_until(lambda: bound() == before, 5, message="the port is not open again")
+    assert gateway.show("listen-port") == [[port]]
+    times = gateway.log().count("opening port")
+    assert 1 <= times <= time.monotonic() - start + 1, gateway.log()
+
+
 @pytest.mark.report("in-place", asserts="keepalive, port and private key set again on a live peer: handshake time as before, "
                     "counters not smaller, echoes answered")
 def test_set_on_a_live_peer_keeps_session_and_counters(lab):
