@@ -83,9 +83,12 @@ unsigned plane_workers_max(const char *engine)
 						       : THREADS_MAX;
 }
 
-/* With one worker `channels` is what `epoll` is. */
+/* With one worker `channels` is what `epoll` is. An engine that takes fewer workers than were
+ * asked for is none. */
 static bool is_candidate(const struct plane *p, const struct engine_ops *ops)
 {
+	if (p->n_workers > plane_workers_max(ops->name))
+		return false;
 	return ops != &channels_ops || p->n_workers > 1;
 }
 
@@ -148,11 +151,12 @@ static unsigned default_workers(const char *engine, unsigned n_cores)
 int plane_create(struct plane **out, const struct plane_wish *wish)
 {
 	unsigned n_cores = cpu_count();
-	struct plane *p = calloc(1, sizeof(*p));
+	struct plane *p = aligned_alloc(_Alignof(struct plane), sizeof(*p));
 	int ret;
 
 	if (!p)
 		return -ENOMEM;
+	memset(p, 0, sizeof(*p));
 	p->wish = *wish;
 	p->n_workers = wish->n_workers ? wish->n_workers : default_workers(wish->engine, n_cores);
 	p->lost_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -354,6 +358,10 @@ void plane_set_sockets(struct plane *p, const struct udp *u)
 		queued_set_sockets(p->queued, (int[2]){ u->data[0][0], u->data[1][0] });
 	for (unsigned i = 0; i < p->n_threads; i++)
 		set_sockets(p, i, u);
+	if (p->steer && u->n > 1 && !u->is_steered)
+		log_line(LOG_WARN,
+			"the steering program was refused: datagrams go to workers by address and "
+			"port");
 	if (owns_channels(p) && u->n > 0 && u->n < p->n_workers)
 		log_line(LOG_WARN, "the kernel refuses a socket for each worker: %u of %u read",
 			u->n, p->n_workers);
