@@ -29,6 +29,7 @@ static const struct row {
 } rows[] = {
 	{ "epoll", "epoll", { 0 } },
 	{ "channels", "channels", { 0 } },
+	{ "blocking", "blocking", { 0 } },
 	{ "uring", "uring", { 0 } },
 	{ "uring, tiny ring", "uring", { .ring_entries = 2 } },
 	{ "uring, tiny ring, 2 buffers", "uring", { .ring_entries = 2, .buffers = 2 } },
