@@ -6,8 +6,9 @@
  * that stays is harmless then: it limits what exec may gain, and no_new_privs
  * lets exec gain nothing.
  *
- * syscalls(start): capget capset prctl setrlimit open readdir close */
+ * syscalls(start): capget capset prctl setrlimit open readdir close nanosleep */
 #include "base/sandbox.h"
+#include "base/clock.h"
 #include <dirent.h>
 #include <errno.h>
 #include <linux/capability.h>
@@ -15,13 +16,14 @@
 #include <sys/capability.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <time.h>
 
 /* The thread sanitizer runs a thread of its own, which shares nothing with us
  * but memory and has to be let through. */
-enum { THREADS_MAX = 1 + IS_THREAD_SANITIZED };
+enum { THREADS_MAX = 1 + IS_THREAD_SANITIZED, WAIT_MS = 500 };
 
-/* 0, -EBUSY when other threads would keep what this one drops, or negative errno. */
-static int check_threads(void)
+/* How many threads there are, or negative errno. */
+static int count_threads(void)
 {
 	DIR *dir = opendir("/proc/self/task");
 	struct dirent *entry;
@@ -32,7 +34,21 @@ static int check_threads(void)
 	while ((entry = readdir(dir)))
 		n += entry->d_name[0] != '.';
 	closedir(dir);
-	return n <= THREADS_MAX ? 0 : -EBUSY;
+	return n;
+}
+
+/* 0, -EBUSY when other threads would keep what this one drops, or negative errno. A thread of
+ * the kernel's for an io_uring that has just been closed is given a moment to end. */
+static int check_threads(void)
+{
+	const struct timespec moment = { .tv_nsec = NSEC_PER_MSEC };
+	int n = count_threads();
+
+	for (int i = 0; n > THREADS_MAX && i < WAIT_MS; i++) {
+		nanosleep(&moment, NULL);
+		n = count_threads();
+	}
+	return n < 0 ? n : n <= THREADS_MAX ? 0 : -EBUSY;
 }
 
 int sandbox_no_dumps(void)

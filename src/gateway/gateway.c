@@ -4,8 +4,9 @@
  *
  * Order of the start: into the background (daemon.h), helper process
  * (privhelper.h), then everything that needs a privilege (TUN, configuration
- * socket, netlink), then all capabilities are dropped and system calls limited to
- * those that comments list (doc/sandbox.md), then threads start.
+ * socket, netlink, steering), then all capabilities are dropped, workers and their engines
+ * made, system calls limited to those that comments list (doc/sandbox.md), then
+ * threads start.
  *
  * syscalls(start): sigprocmask signal signalfd
  * syscalls: read poll close; the control thread */
@@ -505,7 +506,9 @@ static int open_signals(struct gateway *g)
 	return g->signals < 0 ? -errno : 0;
 }
 
-/* From here on neither a privilege nor a system call that is not listed. */
+/* From here on neither a privilege nor a system call that is not listed. The workers'
+ * engines are made in between: a thread of the kernel's that serves an io_uring keeps
+ * whatever privilege its maker had, and no ring can be made after. */
 static int confine(struct gateway *g)
 {
 	int ret = sandbox_drop_all();
@@ -514,6 +517,9 @@ static int confine(struct gateway *g)
 		log_line(LOG_ERROR, "cannot drop privileges: %s", strerror(-ret));
 		return ret;
 	}
+	ret = open_threads(g);
+	if (ret)
+		return ret;
 	if (g->o->sandbox == SANDBOX_OFF)
 		return 0;
 	ret = conf_resolve_plain();
@@ -549,8 +555,6 @@ static int open_all(struct gateway *g)
 		ret = open_interface(g);
 	if (!ret)
 		ret = open_device(g);
-	if (!ret)
-		ret = open_threads(g);
 	if (ret)
 		return ret;
 	ret = netdev_open(&g->netdev, &g->tun);
