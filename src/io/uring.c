@@ -262,6 +262,7 @@ static bool is_lost(enum io_kind kind, int res)
 	case ENODEV:
 	case ENOTSOCK:
 	case ENXIO:
+	case ECONNABORTED: /* destroyed from outside (ss -K): its port may be gone */
 		return true;
 	default:
 		return false;
