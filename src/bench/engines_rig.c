@@ -19,6 +19,7 @@
 
 enum {
 	START_MS = 2000,
+	HELPERS_MS = 1000,
 	USAGE_MS = 40, /* for an answer; a thread that gets nothing stays blocked and gives none */
 };
 
@@ -195,6 +196,19 @@ int rig_create(struct rig **out, const struct rig_config *cfg)
 	return ret;
 }
 
+/* io_uring's threads end some time after their ring. The next receiver's first reading must
+ * not have them, since its second would not. */
+static void await_helpers(void)
+{
+	struct cputime t;
+
+	for (unsigned i = 0; i < HELPERS_MS; i++) {
+		if (cputime_read_threads(NULL, 0, &t) || !t.iou_ns)
+			return;
+		sleep_ms(1);
+	}
+}
+
 void rig_destroy(struct rig *r)
 {
 	if (!r)
@@ -207,6 +221,7 @@ void rig_destroy(struct rig *r)
 	}
 	if (r->engine)
 		r->cfg.ops->close(r->engine);
+	await_helpers();
 	udp_close(&r->udp);
 	free(r);
 }
