@@ -455,6 +455,11 @@ static void handshake_ready(void *ctx)
 	op_wake(ctx);
 }
 
+static void handshake_lost(void *ctx)
+{
+	plane_report_lost(((struct gateway *)ctx)->plane);
+}
+
 static int open_threads(struct gateway *g)
 {
 	unsigned udp_offloads =
@@ -468,7 +473,7 @@ static int open_threads(struct gateway *g)
 	int ret = queue_init(&g->handshakes, HANDSHAKE_QUEUE, sizeof(struct handshake_item));
 
 	if (!ret)
-		ret = handshaker_create(&g->handshaker, &g->handshakes);
+		ret = handshaker_create(&g->handshaker, &g->handshakes, handshake_lost, g);
 	if (!ret)
 		ret = unreach_create(&g->unreach, &g->tun, &g->priv);
 	parts.unreach = g->unreach;
@@ -538,6 +543,7 @@ static int open_all(struct gateway *g)
 {
 	const struct plane_wish wish = { .engine = g->o->engine,
 		.n_workers = g->o->n_workers,
+		.has_steer = g->o->has_steer,
 		.steer = g->o->steer,
 		.io = { .sqpoll_idle_ms = g->o->sqpoll_idle_ms } };
 	int ret = open_signals(g);

@@ -28,6 +28,7 @@ struct gateway_options {
 	const char *config; /* path of a wg(8) file; NULL: configured by socket only */
 	const char *engine; /* a name or "auto" */
 	unsigned n_workers; /* 0: as many as are good */
+	bool has_steer; /* was asked for */
 	enum steer_mode steer;
 	unsigned sqpoll_idle_ms; /* 0: no SQPOLL */
 	const char *aead; /* for crypto_init: a name or NULL for the best one */

@@ -55,6 +55,8 @@ struct rx {
 };
 
 struct handshaker {
+	void (*lost)(void *ctx);
+	void *lost_ctx;
 	struct queue *queue;
 	struct queue admitted; /* of struct admitted; ours alone */
 	struct wg *wg;
@@ -76,13 +78,18 @@ struct handshaker {
 };
 
 /* syscalls(start): eventfd */
-int handshaker_create(struct handshaker **out, struct queue *queue)
+int handshaker_create(
+	struct handshaker **out, struct queue *queue, void (*lost)(void *ctx), void *ctx)
 {
-	struct handshaker *h = calloc(1, sizeof(*h));
+	/* Aligned as the queue in it is. What is cleared is not the receive buffers. */
+	struct handshaker *h = aligned_alloc(_Alignof(struct handshaker), sizeof(*h));
 	int ret;
 
 	if (!h)
 		return -ENOMEM;
+	memset(h, 0, offsetof(struct handshaker, rx));
+	h->lost = lost;
+	h->lost_ctx = ctx;
 	h->queue = queue;
 	h->sock[0] = h->sock[1] = -1;
 	udp_init(&h->udp);
@@ -212,8 +219,8 @@ static unsigned judge_datagram(struct handshaker *h, unsigned i, bool is_loaded)
 	return n;
 }
 
-/* Datagrams read; 0: none is left. syscalls: recvmmsg */
-static unsigned read_some(struct handshaker *h, int fd)
+/* Datagrams read, 0: none is left; or negative errno: there will be none. syscalls: recvmmsg */
+static int read_some(struct handshaker *h, int fd)
 {
 	struct rx *rx = &h->rx;
 	int n;
@@ -230,19 +237,25 @@ static unsigned read_some(struct handshaker *h, int fd)
 	do
 		n = recvmmsg(fd, rx->hdr, RX_MAX, MSG_DONTWAIT, NULL);
 	/* A pending error of the socket is read by being reported, once. */
-	while (n < 0 && errno != EAGAIN && errno != EBADF);
-	return n < 0 ? 0 : (unsigned)n;
+	while (n < 0 && errno != EAGAIN && !io_is_lost(-errno));
+	if (n >= 0)
+		return n;
+	return errno == EAGAIN ? 0 : -errno;
 }
 
 /* syscalls: getsockopt */
-static void read_socket(struct handshaker *h, int fd)
+static void read_socket(struct handshaker *h, int *fd)
 {
 	for (unsigned n_judged = 0; n_judged < JUDGE_MAX;) {
-		bool is_loaded = is_filled(fd);
-		unsigned n = read_some(h, fd);
+		bool is_loaded = is_filled(*fd);
+		int n = read_some(h, *fd);
 
-		for (unsigned i = 0; i < n; i++)
-			n_judged += judge_datagram(h, i, is_loaded);
+		for (int i = 0; i < n; i++)
+			n_judged += judge_datagram(h, (unsigned)i, is_loaded);
+		if (n < 0) {
+			*fd = -1;
+			h->lost(h->lost_ctx);
+		}
 		if (n < RX_MAX)
 			return;
 	}
@@ -329,7 +342,7 @@ static void *handshaker_main(void *arg)
 		}
 		for (int i = 0; i < 2; i++)
 			if (fds[1 + i].revents)
-				read_socket(h, h->sock[i]);
+				read_socket(h, &h->sock[i]);
 		read_queue(h);
 		take_admitted(h);
 		next = wg_poll(h->wg, clock_now_ns(), clock_wall_ns());

@@ -16,8 +16,10 @@ enum {
 
 struct handshaker;
 
-/* queue is where data workers put struct handshake_item. 0 or negative errno. */
-MUST_CHECK int handshaker_create(struct handshaker **out, struct queue *queue);
+/* queue is where data workers put struct handshake_item. lost(ctx): a socket can no longer be
+ * read; from the handshake thread, once for each, must not block. 0 or negative errno. */
+MUST_CHECK int handshaker_create(
+	struct handshaker **out, struct queue *queue, void (*lost)(void *ctx), void *ctx);
 /* Starts the thread. wg must outlive it. */
 MUST_CHECK int handshaker_start(struct handshaker *h, struct wg *wg);
 void handshaker_stop(struct handshaker *h);

@@ -55,7 +55,6 @@ static const struct option_spec specs[] = {
 /* What was said on the command line, as far as it matters for combinations. */
 struct said {
 	bool foreground, daemon;
-	bool steer;
 	const char *run_option; /* one that makes no sense with --status */
 };
 
@@ -181,7 +180,7 @@ static int take_option(struct options *o, struct gateway_options *g, struct said
 	case OPT_WORKERS:
 		return parse_count(o, "workers", 1, WG_WORKERS_MAX, &g->n_workers);
 	case OPT_STEER:
-		said->steer = true;
+		g->has_steer = true;
 		return parse_steer(o, &g->steer);
 	case OPT_SQPOLL:
 		return parse_count(o, "sqpoll", 1, SQPOLL_MS_MAX, &g->sqpoll_idle_ms);
@@ -247,17 +246,17 @@ static int take_operands(struct options *o, struct gateway_options *g)
 	return 0;
 }
 
-static int check_engine(struct options *o, const struct gateway_options *g, const struct said *said)
+static int check_engine(struct options *o, const struct gateway_options *g)
 {
 	if (g->n_workers > plane_workers_max(g->engine))
 		return options_bad(o, "--workers: expected at most %u with --engine %s",
 			plane_workers_max(g->engine), g->engine);
-	if (said->steer && !plane_is_steerable(g->engine))
+	if (g->has_steer && !plane_is_steerable(g->engine))
 		return options_bad(o,
 			"--steer: expected an engine whose workers have sockets of their own "
 			"(channels, uring), not %s",
 			g->engine);
-	if (said->steer && g->n_workers < 2)
+	if (g->has_steer && g->n_workers < 2)
 		return options_bad(o, "--steer: expected --workers of 2 or more as well");
 	if (g->sqpoll_idle_ms && strcmp(g->engine, "uring") != 0)
 		return options_bad(o, "--sqpoll: expected --engine uring as well");
@@ -273,7 +272,7 @@ static int check_combinations(struct options *o, struct gateway_options *g, cons
 	if (g->action == GATEWAY_STATUS && said->run_option)
 		return options_bad(
 			o, "--status: expected no other option, not --%s", said->run_option);
-	return check_engine(o, g, said);
+	return check_engine(o, g);
 }
 
 /* A descriptor that somebody left open for us. */

@@ -12,6 +12,7 @@
 #include "base/cpu.h"
 #include "base/log.h"
 #include "base/sandbox.h"
+#include "crypto/crypto.h"
 #include "gateway/queued.h"
 #include <errno.h>
 #include <linux/capability.h>
@@ -88,6 +89,8 @@ unsigned plane_workers_max(const char *engine)
 static bool is_candidate(const struct plane *p, const struct engine_ops *ops)
 {
 	if (p->n_workers > plane_workers_max(ops->name))
+		return false;
+	if (p->wish.has_steer && !(ops->traits & ENGINE_OWN_CHANNELS))
 		return false;
 	return ops != &channels_ops || p->n_workers > 1;
 }
@@ -212,15 +215,19 @@ void plane_steer(struct plane *p, const uint8_t index_key[16])
 		return;
 	memcpy(cfg.index_key, index_key, sizeof(cfg.index_key));
 	ret = steer_create(&p->steer, &cfg);
-	memset(cfg.index_key, 0, sizeof(cfg.index_key));
-	if (!ret)
+	crypto_wipe(&cfg, sizeof(cfg));
+	if (!ret) {
 		ret = steer_attach_tun(p->steer, p->queues[0], p->n_queues);
-	if (ret)
+		if (ret)
+			log_line(LOG_WARN, "no steering of what comes from inside: %s",
+				strerror(-ret));
+	} else {
 		log_line(LOG_WARN,
 			"no steering programs (%s%s%s): packets go to workers by address and port",
 			ret == -EOPNOTSUPP ? "built without eBPF" : strerror(-ret),
 			sandbox_has(CAP_BPF) ? "" : "; ",
 			sandbox_has(CAP_BPF) ? "" : sandbox_hint(CAP_BPF));
+	}
 }
 
 void plane_want_sockets(const struct plane *p, struct udp_config *cfg)
@@ -231,18 +238,21 @@ void plane_want_sockets(const struct plane *p, struct udp_config *cfg)
 
 /* ---- Threads. */
 
-/* From a worker's thread. */
-static void channel_lost(void *ctx, enum worker_channel which)
+void plane_report_lost(struct plane *p)
 {
-	struct plane *p = ctx;
 	uint64_t one = 1;
 
-	/* Of the TUN the control thread hears by netlink. */
-	if (which == WORKER_TUN)
-		return;
 	atomic_store(&p->is_lost, true);
 	if (write(p->lost_fd, &one, sizeof(one)) < 0)
 		return; /* EAGAIN: it is readable already */
+}
+
+/* From a worker's thread. */
+static void channel_lost(void *ctx, enum worker_channel which)
+{
+	/* Of the TUN the control thread hears by netlink. */
+	if (which != WORKER_TUN)
+		plane_report_lost(ctx);
 }
 
 static int make_shared(struct plane *p)
@@ -295,7 +305,9 @@ static int fill_queue(struct plane *p, const struct plane_parts *parts)
 		.handshakes = parts->handshakes,
 		.handshake_ready = parts->handshake_ready,
 		.ctx = parts->ctx,
-		.unreach = parts->unreach };
+		.unreach = parts->unreach,
+		.channel_lost = channel_lost,
+		.lost_ctx = p };
 
 	return queued_create(&p->queued, &cfg);
 }

@@ -14,6 +14,7 @@
 struct plane_wish {
 	const char *engine; /* a name of engines[], "queue", or "auto" */
 	unsigned n_workers; /* at most plane_workers_max(engine); 0: as many as are good */
+	bool has_steer; /* steering was asked for: an engine that cannot will not do */
 	enum steer_mode steer; /* how packets get to workers that have sockets of their own */
 	struct engine_config io;
 };
@@ -64,6 +65,8 @@ void plane_forget_paths(struct plane *p);
 
 /* Readable when a worker could no longer read a socket. */
 int plane_lost_fd(const struct plane *p);
+/* The same for a socket that somebody else of the gateway reads. Any thread. */
+void plane_report_lost(struct plane *p);
 /* Was a socket lost since the last call? */
 bool plane_take_lost(struct plane *p);
 

@@ -75,6 +75,9 @@ int priv_send(int sock, const void *msg, size_t len, const struct priv_fds *fds,
 	return (size_t)ret == len ? 0 : -EIO;
 }
 
+/* CMSG_SPACE would have room for one more. */
+static_assert(PRIV_FDS_MAX % 2 == 0, "no padding");
+
 static void collect_fds(struct msghdr *hdr, struct priv_fds *fds)
 {
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(hdr); c; c = CMSG_NXTHDR(hdr, c)) {

@@ -231,8 +231,10 @@ static void take_datagram(struct reader *r, struct msghdr *h, size_t len)
 }
 
 /* syscalls: recvmsg */
-static void read_socket(struct reader *r, int fd)
+static void read_socket(struct reader *r, enum worker_channel family)
 {
+	const struct queued_config *cfg = &r->q->cfg;
+	int fd = r->q->read_sock[family];
 	_Alignas(struct cmsghdr) uint8_t control[IO_CONTROL_LEN];
 	struct sockaddr_storage name;
 
@@ -252,6 +254,13 @@ static void read_socket(struct reader *r, int fd)
 			take_datagram(r, &h, (size_t)len);
 		else if (errno == EAGAIN)
 			return;
+		if (len < 0 && io_is_lost(-errno)) {
+			unwatch(r, fd);
+			r->q->read_sock[family] = -1;
+			if (cfg->channel_lost)
+				cfg->channel_lost(cfg->lost_ctx, family);
+			return;
+		}
 		/* Anything else is a pending error (an ICMP message): reading has cleared it. */
 	}
 }
@@ -301,7 +310,7 @@ static void reader_run(struct reader *r)
 		if (tag == TAG_TUN)
 			read_tun(r);
 		else if (tag != TAG_WAKE)
-			read_socket(r, r->q->read_sock[tag]);
+			read_socket(r, (enum worker_channel)tag);
 		else if (read(r->wakefd, &count, sizeof(count)) < 0)
 			continue; /* EAGAIN: another wait has seen it */
 	}

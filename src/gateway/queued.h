@@ -22,6 +22,9 @@ struct queued_config {
 	void (*handshake_ready)(void *ctx); /* something was pushed; must not block */
 	void *ctx;
 	struct unreach *unreach; /* told of packets that cannot be delivered; NULL: nobody is */
+	/* As in struct worker_config; NULL: nobody is told. */
+	void (*channel_lost)(void *lost_ctx, enum worker_channel which);
+	void *lost_ctx;
 };
 
 /* Make it, without sockets. 0 or negative errno. */

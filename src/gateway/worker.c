@@ -202,6 +202,13 @@ static struct place place_of(const uint8_t *msg)
 		get_le64(msg + offsetof(struct wgmsg_data, counter)) };
 }
 
+/* Did this packet come from the peer, whatever is wrong with it inside? Then its counter is
+ * no longer missing. */
+static bool is_authentic(const struct wg_packet *p)
+{
+	return p->drop == WG_OK || p->drop == WG_DROP_SOURCE || p->drop == WG_DROP_INNER;
+}
+
 /* As deliver, and written as well, in the turn of the messages that these packets were. */
 static void deliver_in_order(struct worker *w, const struct place *at, uint8_t tos)
 {
@@ -210,11 +217,11 @@ static void deliver_in_order(struct worker *w, const struct place *at, uint8_t t
 		uint64_t next;
 
 		end = i + 1;
-		if (w->pkts[i].drop != WG_OK)
+		if (!is_authentic(&w->pkts[i]))
 			continue;
 		next = at[i].counter + 1;
 		for (; end < w->n_pkts && at[end].receiver == at[i].receiver; end++)
-			if (w->pkts[end].drop == WG_OK && at[end].counter >= next)
+			if (is_authentic(&w->pkts[end]) && at[end].counter >= next)
 				next = at[end].counter + 1;
 		slot = order_enter(w->cfg.order, at[i].receiver, at[i].counter);
 		deliver(w, w->pkts + i, end - i, tos);

@@ -285,7 +285,7 @@ static int wait_batch(struct engine *e, struct io_batch *in, int64_t timeout_ns)
 	in->order = NULL;
 	if (e->fd >= 0 && start - e->checked_ns > CHECK_SPAN && is_replaced(e, start))
 		ret = -EBADF;
-	while (!receive_is_lost(ret)) {
+	while (!io_is_lost(ret)) {
 		if (atomic_exchange(&e->is_woken, false)) {
 			e->checked_ns = 0; /* the next wait looks */
 			return 0;
@@ -303,7 +303,7 @@ static int wait_batch(struct engine *e, struct io_batch *in, int64_t timeout_ns)
 		default:
 			/* A pending error of the socket (an ICMP message): reading has
 			 * cleared it. */
-			if (!receive_is_lost(ret))
+			if (!io_is_lost(ret))
 				return 0;
 		}
 	}

@@ -17,7 +17,7 @@ const struct engine_ops uring_ops = {
 };
 #endif
 
-const struct engine_ops *const engines[] = { &epoll_ops, &channels_ops, &uring_ops, &blocking_ops,
+const struct engine_ops *const engines[] = { &channels_ops, &epoll_ops, &uring_ops, &blocking_ops,
 	NULL };
 
 int engine_pick(const struct engine_ops **out, const char *name, const struct engine_config *cfg)

@@ -274,7 +274,7 @@ static void read_channel(struct engine *e, struct channel *c, struct io_batch *i
 		in->ticket = turnstile_take(c->order);
 	}
 	/* Who hung up and has nothing left (a socket that was shut down) stays "readable". */
-	if (receive_is_lost(ret) || (ret == -EAGAIN && c->is_hung && in->n == n))
+	if (io_is_lost(ret) || (ret == -EAGAIN && c->is_hung && in->n == n))
 		lose(e, c, in);
 	/* Who was read last has its next turn last. */
 	if (in->n > n)
@@ -492,7 +492,7 @@ static size_t send_batch(struct engine *e, int fd, enum io_kind kind, struct io_
 		}
 	}
 	n_sent = send_messages(fd, kind, tx, n);
-	if (n_sent < n && receive_is_lost(tx[n - 1].err)) {
+	if (n_sent < n && io_is_lost(tx[n - 1].err)) {
 		c = find(e, fd);
 		if (c) /* a read tells */
 			c->is_hot = true;

@@ -115,6 +115,10 @@ struct engine_ops {
 	void (*close)(struct engine *e);
 };
 
+/* Does a read or send that failed with this negative errno say that the descriptor will never
+ * give anything again: closed (or its number is another's now), interface gone? */
+bool io_is_lost(int err);
+
 extern const struct engine_ops epoll_ops;
 extern const struct engine_ops blocking_ops; /* a thread sleeps in the read of one channel */
 extern const struct engine_ops

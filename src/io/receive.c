@@ -102,7 +102,7 @@ bool receive_is_shut(int fd)
 	return poll(&p, 1, 0) > 0 && p.revents & (POLLRDHUP | POLLHUP | POLLNVAL);
 }
 
-bool receive_is_lost(int err)
+bool io_is_lost(int err)
 {
 	switch (-err) {
 	case EBADF: /* closed */

@@ -38,9 +38,6 @@ MUST_CHECK ssize_t receive_frame(
  * batch stays in the L2 cache. */
 unsigned receive_depth(const struct io_batch *in, unsigned n);
 
-/* Does a read or send that failed with this negative errno say that the descriptor will never
- * give anything again: closed (or its number is another's now), interface gone? */
-bool receive_is_lost(int err);
 /* Was the socket shut down? Then it is at its end for ever. A system call. */
 bool receive_is_shut(int fd);
 

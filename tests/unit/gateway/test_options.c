@@ -79,6 +79,7 @@ static void test_everything(void **state)
 	assert_int_equal(parse(&o, "--workers 64 --steer rr --engine channels wg0"), 0);
 	assert_int_equal(o.n_workers, 64);
 	assert_int_equal(o.steer, STEER_RR);
+	assert_true(o.has_steer);
 	assert_int_equal(parse(&o, "--workers 2 --steer flow wg0"), 0);
 	assert_int_equal(o.steer, STEER_FLOW);
 	assert_int_equal(parse(&o, "--sandbox off wg0"), 0);
