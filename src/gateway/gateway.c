@@ -394,10 +394,8 @@ static int open_interface(struct gateway *g)
 	int ret = o->tun_fd >= 0 ? tun_adopt(&g->tun, o->tun_fd, offloads)
 				 : tun_open(&g->tun, o->ifname, offloads);
 
-	if (!ret) {
-		plane_open_queues(g->plane, &g->tun);
-		return 0;
-	}
+	if (!ret)
+		return plane_open_queues(g->plane, &g->tun);
 	if (ret == -EPERM || ret == -EACCES)
 		log_line(LOG_ERROR, "cannot create the interface: %s", sandbox_hint(CAP_NET_ADMIN));
 	else if (ret == -EBUSY)

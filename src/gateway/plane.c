@@ -182,10 +182,16 @@ unsigned plane_offloads_of(const struct plane *p, unsigned allowed)
 	return p->ops ? allowed : 0;
 }
 
-void plane_open_queues(struct plane *p, const struct tun *t)
+int plane_open_queues(struct plane *p, const struct tun *t)
 {
 	int ret = 0;
 
+	if (!p->ops && t->offloads & OFFLOAD_VNET) {
+		log_line(LOG_ERROR,
+			"engine queue: expected a TUN without IFF_VNET_HDR, not that of "
+			"WG_TUN_FD");
+		return -EINVAL;
+	}
 	p->queues[0] = t->fd;
 	p->n_queues = 1;
 	while (owns_channels(p) && p->n_queues < p->n_workers && !ret) {
@@ -193,10 +199,11 @@ void plane_open_queues(struct plane *p, const struct tun *t)
 		p->n_queues += !ret;
 	}
 	if (!owns_channels(p) || p->n_queues == p->n_workers)
-		return;
+		return 0;
 	p->n_workers = p->n_queues;
 	log_line(LOG_WARN, "%u worker%s: the interface has no more queues (%s)", p->n_workers,
 		p->n_workers == 1 ? "" : "s", strerror(-ret));
+	return 0;
 }
 
 unsigned plane_n_wg_workers(const struct plane *p)

@@ -35,8 +35,9 @@ void plane_destroy(struct plane *p);
 
 /* Which of these offloads it can use. */
 unsigned plane_offloads_of(const struct plane *p, unsigned allowed);
-/* A queue of the TUN for each worker that wants its own. */
-void plane_open_queues(struct plane *p, const struct tun *t);
+/* A queue of the TUN for each worker that wants its own. 0; -EINVAL: it is one that the engine
+ * cannot read, which was logged. */
+MUST_CHECK int plane_open_queues(struct plane *p, const struct tun *t);
 /* How many struct wg_worker the device has to allow. */
 unsigned plane_n_wg_workers(const struct plane *p);
 /* Spread packets over the workers. index_key as in wg_config. */
