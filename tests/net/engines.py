@@ -18,8 +18,20 @@ from lab import Engine
 
 SQPOLL_IDLE_MS = 2  # short: a dozen gateways on few processors wait beside each other
 
-ENGINES = [Engine("auto"), Engine("epoll")]
-FEW = ENGINES
+ENGINES = [
+    Engine("queue", 2),
+    Engine("blocking", 2),
+    Engine("epoll", 1),
+    Engine("epoll", 2),
+    Engine("channels", 2, "index"),
+    Engine("channels", 2, "rr"),
+    Engine("channels", 2, "flow"),
+    Engine("uring", 1),
+    Engine("uring", 2),
+    Engine("uring", 1, sqpoll=SQPOLL_IDLE_MS),
+]
+FEW = [Engine(name, n, "rr" if name == "channels" and n == 2 else None)
+       for name in ("queue", "blocking", "epoll", "channels", "uring") for n in (2, 4)]
 MODES = {"core": ("engines",), "all": ("engines", "scenario"), "few": ("few",)}
 FIRST = "test_core"  # begins what takes two minutes
 
@@ -41,6 +53,14 @@ def refused_here(engine):
         why = io_uring_error()
         return f"no io_uring here: {why}" if why else None
     return None
+
+
+def must_run(engine):
+    """The engine; skips the test where it cannot be had."""
+    why = refused_here(engine)
+    if why:
+        pytest.skip(why)
+    return engine
 
 
 class Matrix:
