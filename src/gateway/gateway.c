@@ -293,7 +293,7 @@ static int get(void *ctx, struct uapi_text *out)
 		if (unreach[i])
 			uapi_put(out, "%s=%llu\n", unreach_count_key(i),
 				(unsigned long long)unreach[i]);
-	for (unsigned i = 0; i < plane_n_workers(g->plane); i++) {
+	for (unsigned i = 0; i < plane_n_counted(g->plane); i++) {
 		struct worker_count c = plane_count(g->plane, i);
 
 		uapi_put(out, "worker%u_rx_packets=%llu\nworker%u_tx_packets=%llu\n", i,
@@ -710,7 +710,8 @@ static void announce(const struct gateway *g)
 	unsigned offloads = plane_offloads(g->plane);
 	char text[64];
 
-	log_line(LOG_INFO, "interface %s, engine %s", g->tun.name, plane_text(g->plane));
+	log_line(LOG_INFO, "interface %s, workers: %u, engine: %s", g->tun.name,
+		plane_n_workers(g->plane), plane_text(g->plane));
 	log_line(LOG_INFO, "AEAD %s, offloads: %s", crypto_aead_name(),
 		offloads ? offload_text(offloads, text) : "none");
 }

@@ -34,7 +34,9 @@ static const struct option_spec specs[] = {
 	{ OPT_ENGINE, "engine", "NAME",
 		"how packets enter and leave: auto, uring, channels, epoll, blocking or queue "
 		"(default: auto)" },
-	{ OPT_WORKERS, "workers", "N", "threads that carry data, 1 to 64 (default: 1)" },
+	{ OPT_WORKERS, "workers", "N",
+		"threads that carry data, 1 to 64 (default: as many as cores, at most 8; epoll: "
+		"1)" },
 	{ OPT_STEER, "steer", "MODE",
 		"which worker gets a packet: index (the session's), rr (each in turn) or flow (by "
 		"address and port) (default: index)" },
@@ -256,8 +258,8 @@ static int check_engine(struct options *o, const struct gateway_options *g)
 			"--steer: expected an engine whose workers have sockets of their own "
 			"(channels, uring), not %s",
 			g->engine);
-	if (g->has_steer && g->n_workers < 2)
-		return options_bad(o, "--steer: expected --workers of 2 or more as well");
+	if (g->has_steer && g->n_workers == 1)
+		return options_bad(o, "--steer: expected --workers of 2 or more");
 	if (g->sqpoll_idle_ms && strcmp(g->engine, "uring") != 0)
 		return options_bad(o, "--sqpoll: expected --engine uring as well");
 	return 0;

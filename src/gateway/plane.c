@@ -23,7 +23,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { THREADS_MAX = WG_WORKERS_MAX, TEXT_MAX = 160 };
+enum { THREADS_MAX = WG_WORKERS_MAX, DEFAULT_WORKERS_MAX = 8, TEXT_MAX = 160 };
 
 struct plane {
 	struct plane_wish wish;
@@ -42,6 +42,12 @@ struct plane {
 	int lost_fd;
 	_Atomic bool is_lost;
 };
+
+/* How loud to say that something lesser was taken: nobody may have asked for the better. */
+static enum log_level lesser(const struct plane *p)
+{
+	return p->wish.n_workers ? LOG_WARN : LOG_INFO;
+}
 
 static bool owns_channels(const struct plane *p)
 {
@@ -142,13 +148,16 @@ static int choose(struct plane *p)
 	return ret;
 }
 
-/* The readers and the sender of `queue` want a core too: on two cores a second worker
- * halves what goes through it. */
-static unsigned default_workers(const char *engine, unsigned n_cores)
+/* As many as there are cores, up to a number that a machine with other work can spare. Those that
+ * would share one queue: one. The readers and the sender of `queue` want a core too: on two
+ * cores a second worker halves what goes through it. So does SQPOLL's thread. */
+static unsigned default_workers(const struct plane_wish *wish, unsigned n_cores)
 {
-	if (!is_queue(engine) || n_cores <= 2)
-		return 1;
-	return n_cores - 1 < THREADS_MAX ? n_cores - 1 : THREADS_MAX;
+	unsigned n = n_cores < DEFAULT_WORKERS_MAX ? n_cores : DEFAULT_WORKERS_MAX;
+
+	if (is_queue(wish->engine))
+		return n > 1 ? n - 1 : 1;
+	return plane_is_steerable(wish->engine) && !wish->io.sqpoll_idle_ms ? n : 1;
 }
 
 int plane_create(struct plane **out, const struct plane_wish *wish)
@@ -161,7 +170,7 @@ int plane_create(struct plane **out, const struct plane_wish *wish)
 		return -ENOMEM;
 	memset(p, 0, sizeof(*p));
 	p->wish = *wish;
-	p->n_workers = wish->n_workers ? wish->n_workers : default_workers(wish->engine, n_cores);
+	p->n_workers = wish->n_workers ? wish->n_workers : default_workers(wish, n_cores);
 	p->lost_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	ret = p->lost_fd < 0 ? -errno : choose(p);
 	if (ret) {
@@ -201,7 +210,7 @@ int plane_open_queues(struct plane *p, const struct tun *t)
 	if (!owns_channels(p) || p->n_queues == p->n_workers)
 		return 0;
 	p->n_workers = p->n_queues;
-	log_line(LOG_WARN, "%u worker%s: the interface has no more queues (%s)", p->n_workers,
+	log_line(lesser(p), "%u worker%s: the interface has no more queues (%s)", p->n_workers,
 		p->n_workers == 1 ? "" : "s", strerror(-ret));
 	return 0;
 }
@@ -226,10 +235,10 @@ void plane_steer(struct plane *p, const uint8_t index_key[16])
 	if (!ret) {
 		ret = steer_attach_tun(p->steer, p->queues[0], p->n_queues);
 		if (ret)
-			log_line(LOG_WARN, "no steering of what comes from inside: %s",
+			log_line(lesser(p), "no steering of what comes from inside: %s",
 				strerror(-ret));
 	} else {
-		log_line(LOG_WARN,
+		log_line(lesser(p),
 			"no steering programs (%s%s%s): packets go to workers by address and port",
 			ret == -EOPNOTSUPP ? "built without eBPF" : strerror(-ret),
 			sandbox_has(CAP_BPF) ? "" : "; ",
@@ -433,6 +442,11 @@ void plane_drops(const struct plane *p, uint64_t out[WORKER_DROP_N])
 }
 
 unsigned plane_n_workers(const struct plane *p)
+{
+	return p->n_workers;
+}
+
+unsigned plane_n_counted(const struct plane *p)
 {
 	return p->ops ? p->n_workers : 0;
 }

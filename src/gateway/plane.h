@@ -75,8 +75,9 @@ bool plane_take_lost(struct plane *p);
 const char *plane_text(const struct plane *p);
 unsigned plane_offloads(const struct plane *p);
 void plane_drops(const struct plane *p, uint64_t out[WORKER_DROP_N]);
-/* Workers that are counted: `queue` has none. */
 unsigned plane_n_workers(const struct plane *p);
+/* Those of them that are counted: none of `queue`. */
+unsigned plane_n_counted(const struct plane *p);
 struct worker_count plane_count(const struct plane *p, unsigned worker);
 
 #endif
