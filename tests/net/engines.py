@@ -77,7 +77,8 @@ class Matrix:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config, items):
-        chosen = [item for item in items if "engine" in getattr(getattr(item, "callspec", None), "params", ())]
+        # Others have a parameter of this name, too.
+        chosen = [item for item in items if isinstance(getattr(getattr(item, "callspec", None), "params", {}).get("engine"), Engine)]
         config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
         chosen.sort(key=lambda item: (item.get_closest_marker("last") is not None, item.path.stem != FIRST))
         items[:] = chosen
@@ -107,13 +108,12 @@ class Matrix:
         return "skip" if found else "-"
 
     def lines(self):
-        width = [max(len(c), 4) for c in self.columns]
-        first = max((len(r) for r in self.outcomes), default=0)
-        table = [["scenario".ljust(first), *(c.ljust(w) for c, w in zip(self.columns, width))],
-                 ["-" * first, *("-" * w for w in width)]]
+        table = [["scenario", *self.columns]]
         for row, cells in sorted(self.outcomes.items(), key=lambda r: [int(w) if w.isdigit() else w for w in re.split(r"(\d+)", r[0])]):
-            table.append([row.ljust(first), *(self.cell(cells.get(c, {})).ljust(w) for c, w in zip(self.columns, width))])
-        return ["| " + " | ".join(row) + " |" for row in table]
+            table.append([row, *(self.cell(cells.get(c, {})) for c in self.columns)])
+        width = [max(len(cell) for cell in column) for column in zip(*table)]
+        table.insert(1, ["-" * w for w in width])
+        return ["| " + " | ".join(cell.ljust(w) for cell, w in zip(row, width)) + " |" for row in table]
 
     def pytest_sessionfinish(self):
         if not self.outcomes:
