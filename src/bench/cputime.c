@@ -1,6 +1,7 @@
 /* CPU clocks where the kernel gives one (a process), /proc/.../schedstat where it does not (a
  * thread of another process, a kernel thread): both tell the scheduler's own nanoseconds. */
 #include "bench/cputime.h"
+#include "base/clock.h"
 #include "bench/vitals.h"
 #include <dirent.h>
 #include <errno.h>
@@ -10,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 /* ---- CPU time. */
@@ -84,23 +86,38 @@ int cputime_read(pid_t pid, struct cputime *out)
 	return ret < 0 ? ret : vitals_cpu(pid, &out->process_ns);
 }
 
-int cputime_read_threads(const pid_t *tid, size_t n, struct cputime *out)
+size_t cputime_helpers(pid_t *out, size_t max)
 {
-	char dir[48];
-	uint64_t ns;
-	size_t i;
-	int ret = read_helpers(getpid(), out);
+	char dir[48], name[32];
+	struct dirent *e;
+	DIR *d = opendir("/proc/self/task");
+	size_t n = 0;
 
-	if (ret < 0)
-		return ret;
-	out->process_ns = out->iou_ns;
-	for (i = 0; i < n; i++) {
-		snprintf(dir, sizeof(dir), "/proc/self/task/%d", tid[i]);
-		ret = task_ns(dir, &ns);
-		if (ret < 0)
-			return ret == -ENOENT ? -ESRCH : ret;
-		out->process_ns += ns;
+	if (!d)
+		return 0;
+	while ((e = readdir(d))) {
+		if (e->d_name[0] < '0' || e->d_name[0] > '9')
+			continue;
+		snprintf(dir, sizeof(dir), "/proc/self/task/%.16s", e->d_name);
+		if (read_line(dir, "comm", name, sizeof(name)) < 0 || strncmp(name, "iou-", 4) != 0)
+			continue;
+		if (n < max)
+			out[n] = (pid_t)atoi(e->d_name);
+		n++;
 	}
+	closedir(d);
+	return n;
+}
+
+int cputime_thread(pid_t tid, uint64_t *ns)
+{
+	/* As pthread_getcpuclockid makes it, which wants a thread of pthread_create. */
+	clockid_t clock = (clockid_t)(~(unsigned)tid << 3 | 4 | 2);
+	struct timespec ts;
+
+	if (clock_gettime(clock, &ts))
+		return -errno;
+	*ns = (uint64_t)ts.tv_sec * NSEC_PER_SEC + (uint64_t)ts.tv_nsec;
 	return 0;
 }
 

@@ -27,9 +27,12 @@ MUST_CHECK int cputime_read(pid_t pid, struct cputime *out);
 struct cputime cputime_since(const struct cputime *after, const struct cputime *before);
 /* What a rate per CPU second is made of: process_ns + softirqd_ns. */
 uint64_t cputime_sum(const struct cputime *t);
-/* The same for the threads of this process that are listed, of the caller's choice (thread ids),
- * instead of all of them: out->process_ns is theirs alone, and that of the iou-... threads. */
-MUST_CHECK int cputime_read_threads(const pid_t *tid, size_t n, struct cputime *out);
+/* Threads of this process that the kernel runs for io_uring (iou-...). Returns how many there are;
+ * the first max are listed. */
+size_t cputime_helpers(pid_t *out, size_t max);
+/* Of one thread of this process, up to now, also while it runs: exact, by one system call
+ * (clock_gettime). 0 or negative errno: it has ended. */
+MUST_CHECK int cputime_thread(pid_t tid, uint64_t *ns);
 
 /* A counter of the system calls (tracepoint raw_syscalls:sys_enter by perf_event_open(2)) of a
  * process: of those of its threads that exist now, and of all threads and processes that they

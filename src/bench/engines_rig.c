@@ -1,7 +1,9 @@
 /* The thread does what a data worker does between two waits: look at each datagram's header
- * and at the bytes. How it divides its time is asked of itself (getrusage), since nobody else
- * is told in more than hundredths of a second; it answers between two batches and only
- * outside of what is measured, so that its system calls stay the engine's. */
+ * and at the bytes.
+ *
+ * A drain is measured by the thread itself, from one reading to another: it neither waits
+ * nor is anything sent meanwhile. The system calls of a reading stand outside
+ * of what is counted, but for one. */
 #include "bench/engines_rig.h"
 #include "base/clock.h"
 #include "base/cpu.h"
@@ -10,7 +12,9 @@
 #include "bench/engines_math.h"
 #include "link/link.h"
 #include <errno.h>
+#include <linux/sock_diag.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -20,7 +24,12 @@
 enum {
 	START_MS = 2000,
 	HELPERS_MS = 1000,
-	USAGE_MS = 40, /* for an answer; a thread that gets nothing stays blocked and gives none */
+	HELPERS_MAX = 8,
+	DRAIN_MS = 5000, /* a drain takes some ten milliseconds of CPU time */
+};
+
+struct reading {
+	uint64_t self_ns, helpers_ns, user_ns, system_ns, n_syscalls;
 };
 
 struct rig {
@@ -40,8 +49,14 @@ struct rig {
 	_Atomic bool is_ready, is_stopping;
 	_Atomic int err;
 	_Atomic uint64_t n_packets, n_wrong;
-	_Atomic bool wants_usage;
-	_Atomic uint64_t user_ns, system_ns;
+
+	/* the owner's, and between `go` and `done` the thread's */
+	sem_t go, done;
+	uint64_t n_wanted;
+	pid_t helpers[HELPERS_MAX];
+	size_t n_helpers;
+	struct rig_drained drained;
+	int drain_err;
 
 	/* the thread's own */
 	struct io_batch in;
@@ -109,21 +124,114 @@ static uint64_t ns_of(const struct timeval *t)
 	return (uint64_t)t->tv_sec * NSEC_PER_SEC + (uint64_t)t->tv_usec * 1000;
 }
 
-static void tell_usage(struct rig *r)
+/* 0 or negative errno. The counter of system calls is read next to what is measured. */
+static int read_clocks(struct rig *r, struct reading *out, bool is_end)
 {
 	struct rusage u;
+	uint64_t ns;
+	int ret = 0;
 
-	if (getrusage(RUSAGE_THREAD, &u))
-		return;
-	atomic_store(&r->user_ns, ns_of(&u.ru_utime));
-	atomic_store(&r->system_ns, ns_of(&u.ru_stime));
-	atomic_store(&r->wants_usage, false);
+	*out = (struct reading){ 0 };
+	if (is_end && !r->calls_err)
+		ret = syscall_counter_read(&r->calls, &out->n_syscalls);
+	if (!ret && !is_end && getrusage(RUSAGE_THREAD, &u))
+		ret = -errno;
+	/* The thread's own time is read inside of its helpers': those go on by themselves. */
+	if (!ret && is_end)
+		ret = cputime_thread(r->tid, &out->self_ns);
+	for (size_t i = 0; i < r->n_helpers && !ret; i++) {
+		ret = cputime_thread(r->helpers[i], &ns);
+		out->helpers_ns += ns;
+	}
+	if (!ret && !is_end)
+		ret = cputime_thread(r->tid, &out->self_ns);
+	if (!ret && is_end && getrusage(RUSAGE_THREAD, &u))
+		ret = -errno;
+	if (ret)
+		return ret;
+	out->user_ns = ns_of(&u.ru_utime);
+	out->system_ns = ns_of(&u.ru_stime);
+	return !is_end && !r->calls_err ? syscall_counter_read(&r->calls, &out->n_syscalls) : 0;
+}
+
+/* One batch. 0 or negative errno. */
+static int turn(struct rig *r, int64_t timeout_ns)
+{
+	int ret;
+
+	rcu_quiescent();
+	ret = r->cfg.ops->wait(r->engine, &r->in, timeout_ns);
+	if (!ret && r->in.lost)
+		ret = -EIO;
+	if (!ret)
+		take_batch(r);
+	return ret;
+}
+
+static uint64_t n_taken(struct rig *r)
+{
+	return atomic_load_explicit(&r->n_packets, memory_order_relaxed) +
+		atomic_load_explicit(&r->n_wrong, memory_order_relaxed);
+}
+
+static int drain(struct rig *r)
+{
+	uint64_t wanted = n_taken(r) + r->n_wanted;
+	struct reading begin, end;
+	int ret = read_clocks(r, &begin, false);
+
+	while (!ret && n_taken(r) < wanted) {
+		ret = turn(r, DRAIN_MS * (int64_t)NSEC_PER_MSEC);
+		if (!ret && !r->in.n)
+			ret = -ETIMEDOUT;
+	}
+	if (!ret)
+		ret = read_clocks(r, &end, true);
+	if (ret)
+		return ret;
+	r->drained = (struct rig_drained){
+		.n_packets = r->n_wanted,
+		.cpu_ns = end.self_ns - begin.self_ns + end.helpers_ns - begin.helpers_ns,
+		.helper_ns = end.helpers_ns - begin.helpers_ns,
+		.user_ns = end.user_ns - begin.user_ns,
+		.system_ns = end.system_ns - begin.system_ns,
+		.n_syscalls = r->calls_err ? 0 : end.n_syscalls - begin.n_syscalls - 1,
+	};
+	return 0;
+}
+
+static bool is_stopping(const struct rig *r)
+{
+	return atomic_load_explicit(&r->is_stopping, memory_order_acquire);
+}
+
+static void drain_when_told(struct rig *r)
+{
+	while (!is_stopping(r)) {
+		rcu_offline();
+		while (sem_wait(&r->go))
+			;
+		rcu_online();
+		if (is_stopping(r))
+			break;
+		r->drain_err = drain(r);
+		sem_post(&r->done);
+	}
+}
+
+static void echo(struct rig *r)
+{
+	int ret = 0;
+
+	while (!ret && !is_stopping(r))
+		ret = turn(r, -1);
+	if (ret)
+		atomic_store(&r->err, ret);
 }
 
 static void *rig_main(void *arg)
 {
 	struct rig *r = arg;
-	int ret = 0;
 
 	r->tid = gettid();
 	if (cpu_pin(r->cfg.cpu))
@@ -132,17 +240,10 @@ static void *rig_main(void *arg)
 	rcu_thread_init();
 	/* release: what is above */
 	atomic_store_explicit(&r->is_ready, true, memory_order_release);
-	while (!atomic_load_explicit(&r->is_stopping, memory_order_acquire)) {
-		if (atomic_load_explicit(&r->wants_usage, memory_order_relaxed))
-			tell_usage(r);
-		rcu_quiescent();
-		ret = r->cfg.ops->wait(r->engine, &r->in, -1);
-		if (ret < 0 || r->in.lost) {
-			atomic_store(&r->err, ret < 0 ? ret : -EIO);
-			break;
-		}
-		take_batch(r);
-	}
+	if (r->cfg.is_echo)
+		echo(r);
+	else
+		drain_when_told(r);
 	rcu_thread_fini();
 	return NULL;
 }
@@ -169,6 +270,22 @@ static int start(struct rig *r)
 	return -ETIMEDOUT;
 }
 
+/* Without privilege it stays as it is. */
+static void widen(struct rig *r)
+{
+	int len = (int)r->cfg.buf_len;
+
+	(void)setsockopt(r->udp.data[0][0], SOL_SOCKET, SO_RCVBUFFORCE, &len, sizeof(len));
+}
+
+/* io_uring's threads end some time after their ring. This receiver must not take
+ * those for its own. */
+static void await_helpers(void)
+{
+	for (unsigned i = 0; i < HELPERS_MS && cputime_helpers(NULL, 0); i++)
+		sleep_ms(1);
+}
+
 int rig_create(struct rig **out, const struct rig_config *cfg)
 {
 	struct udp_config udp = {
@@ -180,8 +297,13 @@ int rig_create(struct rig **out, const struct rig_config *cfg)
 	if (!r)
 		return -ENOMEM;
 	r->cfg = *cfg;
+	sem_init(&r->go, 0, 0);
+	sem_init(&r->done, 0, 0);
 	udp_init(&r->udp);
+	await_helpers();
 	ret = udp_open(&r->udp, &udp);
+	if (!ret && cfg->buf_len)
+		widen(r);
 	if (!ret)
 		ret = cfg->ops->open(&r->engine, &cfg->engine);
 	if (!ret)
@@ -196,33 +318,22 @@ int rig_create(struct rig **out, const struct rig_config *cfg)
 	return ret;
 }
 
-/* io_uring's threads end some time after their ring. The next receiver's first reading must
- * not have them, since its second would not. */
-static void await_helpers(void)
-{
-	struct cputime t;
-
-	for (unsigned i = 0; i < HELPERS_MS; i++) {
-		if (cputime_read_threads(NULL, 0, &t) || !t.iou_ns)
-			return;
-		sleep_ms(1);
-	}
-}
-
 void rig_destroy(struct rig *r)
 {
 	if (!r)
 		return;
 	if (r->is_started) {
 		atomic_store(&r->is_stopping, true);
+		sem_post(&r->go);
 		r->cfg.ops->wake(r->engine);
 		pthread_join(r->thread, NULL);
 		syscall_counter_close(&r->calls);
 	}
 	if (r->engine)
 		r->cfg.ops->close(r->engine);
-	await_helpers();
 	udp_close(&r->udp);
+	sem_destroy(&r->go);
+	sem_destroy(&r->done);
 	free(r);
 }
 
@@ -236,35 +347,47 @@ const char *rig_syscalls_missing(const struct rig *r)
 	return r->calls_err ? syscall_counter_reason(r->calls_err) : NULL;
 }
 
-static void ask_usage(struct rig *r)
+int rig_counts(const struct rig *r, uint64_t *n_packets, uint64_t *n_wrong)
 {
-	atomic_store(&r->wants_usage, true);
-	for (unsigned i = 0; i < USAGE_MS && atomic_load(&r->wants_usage); i++)
-		sleep_ms(1);
+	*n_packets = atomic_load(&r->n_packets);
+	*n_wrong = atomic_load(&r->n_wrong);
+	return atomic_load(&r->err);
 }
 
-int rig_read(struct rig *r, struct rig_reading *out, bool is_end)
+int rig_queue(const struct rig *r, struct rig_queue *out)
 {
-	struct cputime t;
-	int ret = 0;
+	uint32_t info[SK_MEMINFO_VARS] = { 0 };
+	socklen_t len = sizeof(info);
 
-	*out = (struct rig_reading){ .has_syscalls = !r->calls_err };
-	if (!is_end)
-		ask_usage(r);
-	out->at_ns = clock_now_ns();
-	out->n_packets = atomic_load(&r->n_packets);
-	out->n_wrong = atomic_load(&r->n_wrong);
-	if (out->has_syscalls)
-		ret = syscall_counter_read(&r->calls, &out->n_syscalls);
-	if (!ret)
-		ret = cputime_read_threads(&r->tid, 1, &t);
-	if (ret)
-		return ret;
-	out->cpu_ns = cputime_sum(&t);
-	out->helper_ns = t.iou_ns + t.softirqd_ns;
-	if (is_end)
-		ask_usage(r);
-	out->user_ns = atomic_load(&r->user_ns);
-	out->system_ns = atomic_load(&r->system_ns);
-	return atomic_load(&r->err);
+	if (getsockopt(r->udp.data[0][0], SOL_SOCKET, SO_MEMINFO, info, &len))
+		return -errno;
+	*out = (struct rig_queue){ info[SK_MEMINFO_RMEM_ALLOC], info[SK_MEMINFO_RCVBUF],
+		info[SK_MEMINFO_DROPS] };
+	return 0;
+}
+
+static void add_drained(struct rig_drained *sum, const struct rig_drained *d)
+{
+	sum->n_packets += d->n_packets;
+	sum->cpu_ns += d->cpu_ns;
+	sum->helper_ns += d->helper_ns;
+	sum->user_ns += d->user_ns;
+	sum->system_ns += d->system_ns;
+	sum->n_syscalls += d->n_syscalls;
+}
+
+int rig_drain(struct rig *r, uint64_t n, struct rig_drained *sum)
+{
+	assert(!r->cfg.is_echo);
+	r->n_wanted = n;
+	r->n_helpers = cputime_helpers(r->helpers, HELPERS_MAX);
+	if (r->n_helpers > HELPERS_MAX)
+		return -E2BIG;
+	sem_post(&r->go);
+	while (sem_wait(&r->done))
+		;
+	if (r->drain_err)
+		return r->drain_err;
+	add_drained(sum, &r->drained);
+	return atomic_load(&r->n_wrong) ? -EBADMSG : 0;
 }

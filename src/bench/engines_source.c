@@ -2,9 +2,8 @@
  * before. Orders go through a pipe, which also tells it that the bench has ended; results
  * through shared memory.
  *
- * A flood is sent in trains (UDP_SEGMENT), since one core cannot send single datagrams as
- * fast as another takes them. Where the receiver has no UDP_GRO the kernel cuts them before
- * they are queued, and each datagram is received alone. */
+ * Many datagrams are sent in trains (UDP_SEGMENT): that is quicker. Where the receiver has no
+ * UDP_GRO the kernel cuts them before they are queued, and each datagram is received alone. */
 #include "bench/engines_source.h"
 #include "base/clock.h"
 #include "base/cpu.h"
@@ -32,12 +31,12 @@ enum {
 	POLL_MS = 20,
 	LIMIT_MS = 5000, /* beyond which an order cannot last */
 };
+#define STALL_NS (NSEC_PER_MSEC / 10) /* a turn of its loop takes some microseconds */
 #define TAIL_NS (20 * NSEC_PER_MSEC) /* the last echoes may take so long */
 
 /* Shared with the child. */
 struct board {
 	_Atomic bool is_stopping;
-	_Atomic uint64_t n_sent;
 	struct source_result result;
 	int err;
 	struct hist latencies;
@@ -45,7 +44,6 @@ struct board {
 
 struct source {
 	pid_t pid;
-	bool is_flood; /* the order under way */
 	int orders, replies; /* pipes */
 	struct board *board;
 	/* The child's. */
@@ -80,30 +78,29 @@ static bool is_stopping(const struct board *b)
 	return atomic_load_explicit(&b->is_stopping, memory_order_relaxed);
 }
 
-static int flood(struct source *s, int fd, const struct source_order *o)
+static int send_trains(struct source *s, int fd, const struct source_order *o)
 {
-	struct board *b = s->board;
-	size_t n =
+	uint64_t *number = &s->board->result.n_sent;
+	size_t most =
 		TRAIN_LEN_MAX / o->len < TRAIN_SEGMENTS ? TRAIN_LEN_MAX / o->len : TRAIN_SEGMENTS;
 	int seg_len = (int)o->len;
-	uint64_t number = 0;
 
 	if (setsockopt(fd, IPPROTO_UDP, UDP_SEGMENT, &seg_len, sizeof(seg_len)))
 		return -errno;
-	for (size_t i = 0; i < n; i++)
+	for (size_t i = 0; i < most; i++)
 		parcel_init(s->train + i * o->len, o->len);
-	while (!is_stopping(b)) {
+	while (*number < o->n && !is_stopping(s->board)) {
+		size_t n = o->n - *number < most ? (size_t)(o->n - *number) : most;
+
 		for (size_t i = 0; i < n; i++)
-			parcel_stamp(s->train + i * o->len, number + i, 0);
+			parcel_stamp(s->train + i * o->len, *number + i, 0);
 		if (send(fd, s->train, n * o->len, 0) < 0) {
-			if (errno == ECONNREFUSED || errno == ENOBUFS || errno == EINTR)
+			if (errno == ENOBUFS || errno == EINTR)
 				continue;
 			return -errno;
 		}
-		number += n;
-		atomic_store_explicit(&b->n_sent, number, memory_order_relaxed);
+		*number += n;
 	}
-	b->result.n_sent = number;
 	return 0;
 }
 
@@ -127,10 +124,13 @@ static void take_echoes(struct source *s, int fd, const struct source_order *o)
 static int echoes(struct source *s, int fd, const struct source_order *o)
 {
 	struct source_result *r = &s->board->result;
-	uint64_t began = clock_now_ns(), now = began, due;
+	uint64_t began = clock_now_ns(), now = began, then = began, due;
 
 	parcel_init(s->train, o->len);
 	for (; now - began < o->run_ns && !is_stopping(s->board); now = clock_now_ns()) {
+		if (now - then >= STALL_NS)
+			r->stalled_ns += now - then;
+		then = now;
 		due = (uint64_t)((double)(now - began) * o->rate / (double)NSEC_PER_SEC);
 		if (r->n_sent < due) {
 			parcel_stamp(s->train, r->n_sent, clock_now_ns());
@@ -157,7 +157,7 @@ static int obey(struct source *s, const struct source_order *o)
 	if (fd < 0)
 		return fd;
 	hist_init(&s->board->latencies);
-	ret = o->rate > 0 ? echoes(s, fd, o) : flood(s, fd, o);
+	ret = o->n ? send_trains(s, fd, o) : echoes(s, fd, o);
 	close(fd);
 	return ret;
 }
@@ -267,45 +267,30 @@ int source_start(struct source *s, const struct source_order *o)
 	assert(o->len >= PARCEL_LEN_MIN);
 	assert(o->len <= SOURCE_LEN_MAX);
 	atomic_store(&s->board->is_stopping, false);
-	atomic_store(&s->board->n_sent, 0);
 	s->board->result = (struct source_result){ 0 };
 	s->board->err = 0;
-	s->is_flood = o->rate <= 0;
 	return write(s->orders, o, sizeof(*o)) == (ssize_t)sizeof(*o) ? 0 : -EPIPE;
 }
 
-uint64_t source_sent(const struct source *s)
-{
-	return atomic_load_explicit(&s->board->n_sent, memory_order_relaxed);
-}
-
-/* A flood ends because it is told to; echoes end by themselves unless the bench stops. */
-static int await_reply(struct source *s, bool is_flood)
+int source_wait(struct source *s, struct source_result *r)
 {
 	struct pollfd fd = { .fd = s->replies, .events = POLLIN };
 	bool was_stopped = false;
 	char reply;
 
 	for (int ms = 0; ms < LIMIT_MS; ms += POLL_MS) {
-		if (is_flood || rounds_stopped()) {
-			was_stopped = rounds_stopped();
+		if (rounds_stopped()) {
+			was_stopped = true;
 			atomic_store(&s->board->is_stopping, true);
 		}
 		if (poll(&fd, 1, POLL_MS) <= 0)
 			continue;
 		if (read(s->replies, &reply, 1) != 1)
 			return -EPIPE;
+		*r = s->board->result;
 		return was_stopped ? -EINTR : s->board->err;
 	}
 	return -ETIMEDOUT;
-}
-
-int source_stop(struct source *s, struct source_result *r)
-{
-	int ret = await_reply(s, s->is_flood);
-
-	*r = s->board->result;
-	return ret;
 }
 
 const struct hist *source_latencies(const struct source *s)

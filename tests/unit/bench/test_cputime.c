@@ -91,21 +91,29 @@ static void test_threads_by_name(void **state)
 	helper_end(&other);
 }
 
-static void test_listed_threads(void **state)
+static void test_one_thread(void **state)
 {
 	struct helper one, two;
-	struct cputime t;
-	pid_t tid;
+	pid_t tids[4], tid;
+	uint64_t ns, later;
 
-	helper_start(&one, "one");
+	assert_int_equal(cputime_helpers(tids, 4), 0);
+	helper_start(&one, "iou-sqp-7");
 	helper_start(&two, "two");
 	tid = one.tid;
-	assert_int_equal(cputime_read_threads(&tid, 1, &t), 0);
-	assert_true(t.process_ns >= BUSY_NS - TICK_NS);
-	assert_true(t.process_ns <= BUSY_NS + TICK_NS);
+	assert_int_equal(cputime_helpers(tids, 4), 1);
+	assert_int_equal(tids[0], tid);
+	assert_int_equal(cputime_helpers(tids, 0), 1);
+	assert_int_equal(cputime_thread(tid, &ns), 0);
+	assert_true(ns >= BUSY_NS && ns <= BUSY_NS + TICK_NS);
 	helper_end(&one);
 	helper_end(&two);
-	assert_int_equal(cputime_read_threads(&tid, 1, &t), -ESRCH);
+	assert_int_not_equal(cputime_thread(tid, &ns), 0);
+
+	/* No tick need pass. */
+	assert_int_equal(cputime_thread(gettid(), &ns), 0);
+	assert_int_equal(cputime_thread(gettid(), &later), 0);
+	assert_true(later > ns && later - ns < TICK_NS);
 }
 
 /* The time of a child is not ours, and is seen from here. */
@@ -242,7 +250,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_threads_by_name),
-		cmocka_unit_test(test_listed_threads),
+		cmocka_unit_test(test_one_thread),
 		cmocka_unit_test(test_another_process),
 		cmocka_unit_test(test_softirqd),
 		cmocka_unit_test(test_count_own_calls),
