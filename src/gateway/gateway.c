@@ -710,8 +710,8 @@ static void announce(const struct gateway *g)
 	unsigned offloads = plane_offloads(g->plane);
 	char text[64];
 
-	log_line(LOG_INFO, "interface %s, workers: %u, engine: %s", g->tun.name,
-		plane_n_workers(g->plane), plane_text(g->plane));
+	log_line(LOG_INFO, "interface %s, engine %s; workers: %u", g->tun.name,
+		plane_text(g->plane), plane_n_workers(g->plane));
 	log_line(LOG_INFO, "AEAD %s, offloads: %s", crypto_aead_name(),
 		offloads ? offload_text(offloads, text) : "none");
 }
