@@ -231,9 +231,9 @@ def stage_gcc(report, _args):
 
 
 def stage_clang(report, _args):
+    """Built only: what clang built runs in the stages asan and tsan."""
     log = fresh_log("build-clang")
-    if build(report, "clang", "build-clang", log, {"CC": "clang"}, "--buildtype=debugoptimized"):
-        meson_tests(report, "clang", "build-clang", log, {})
+    build(report, "clang", "build-clang", log, {"CC": "clang"}, "--buildtype=debugoptimized")
     return log
 
 
@@ -442,7 +442,7 @@ STAGES = {
     "style": (stage_style, "formatting"),
     "layers": (stage_layers, "who may include whom; tests that the threat model names"),
     "gcc": (stage_gcc, "gcc -Werror, unit tests"),
-    "clang": (stage_clang, "clang -Werror, unit tests"),
+    "clang": (stage_clang, "clang -Werror"),
     "asan": (stage_asan, "unit tests under ASan and UBSan"),
     "tsan": (stage_tsan, "unit tests under TSan"),
     "fuzz": (stage_fuzz, "fuzz targets"),
@@ -463,7 +463,7 @@ class Parser(argparse.ArgumentParser):
 
 def parse_args():
     parser = Parser(prog="tools/check", add_help=False)
-    parser.add_argument("--fuzz-seconds", type=int, default=10)
+    parser.add_argument("--fuzz-seconds", type=int, default=5)
     parser.add_argument("--only", default=",".join(STAGES))
     parser.add_argument("--matrix", action="store_true")
     args = parser.parse_args()

@@ -73,6 +73,12 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(config, items):
     if not config.getoption("engines"):
         items[:] = [item for item in items if not any(m.kwargs.get("alone") for m in item.iter_markers("engines"))]
+    if not os.environ.get("PENSTOCK_LONG"):
+        long = [item for item in items if item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=long)
+        for item in long:
+            print(f"note: {item.path.stem}.{item.name}: only where PENSTOCK_LONG is set")
+        items[:] = [item for item in items if item not in long]
     # What waits for the clock begins with the session and is looked at last.
     items.sort(key=lambda item: item.get_closest_marker("last") is not None)
 

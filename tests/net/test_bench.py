@@ -202,6 +202,7 @@ def test_gateway_bench_iperf3_that_fails(tmp_path):
     nothing_left(tmp_path)
 
 
+@pytest.mark.long  # a whole run once more
 def test_gateway_bench_many_streams_that_fail(tmp_path):
     """What was measured before stays; what was not says iperf3's own reason."""
     out = tmp_path / "json"

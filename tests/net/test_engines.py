@@ -79,6 +79,7 @@ def test_stopped(tmp_path, number):
     nothing_left(tmp_path)
 
 
+@pytest.mark.long  # a whole run once more
 def test_without_root():
     """The loopback is all that it needs; what the kernel does not count for everybody is a skip."""
     # Not in tmp_path: nobody else may look into that.
