@@ -787,6 +787,23 @@ static bool spin_sqpoll(struct engine *e, uint64_t start_ns, int64_t timeout_ns)
 	return false;
 }
 
+/* Before it blocks. What the last look took may have ended a request and brought nothing (a
+ * pending error of a socket), and a tiny ring has no room for all: what is not asked for would
+ * not end the wait. Is there news meanwhile? The loop ends: each turn has room for one at least,
+ * and who fails again and again has the next wait. */
+static bool arm_all(struct engine *e)
+{
+	arm(e);
+	for (unsigned i = 0; e->wants_arm && i <= IO_CHANNELS_MAX; i++) {
+		(void)enter(e, 0, 0);
+		reap(e);
+		if (has_news(e))
+			return true;
+		arm(e);
+	}
+	return false;
+}
+
 /* Nothing is there: spin, then block. */
 static int wait_for_news(struct engine *e, uint64_t start_ns, int64_t timeout_ns)
 {
@@ -795,6 +812,8 @@ static int wait_for_news(struct engine *e, uint64_t start_ns, int64_t timeout_ns
 	if (timeout_ns == 0)
 		return 0;
 	if (e->is_sqpoll ? spin_sqpoll(e, start_ns, timeout_ns) : spin(e, start_ns))
+		return 0;
+	if (arm_all(e))
 		return 0;
 	rcu_offline();
 	ret = enter(e, 1, timeout_ns);

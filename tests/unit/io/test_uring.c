@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <liburing.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <seccomp.h>
 #include <setjmp.h>
@@ -240,12 +241,86 @@ static void test_close_elsewhere(void **state)
 	}
 }
 
+/* Closed with channels in the ring's own thread, before and after the first wait: the ring holds
+ * them no more, so the other end is told at once. */
+static void test_close_lets_go(void **state)
+{
+	for (int waits = 0; waits < 2; waits++) {
+		struct engine *e;
+		int fd[2];
+
+		assert_int_equal(uring_ops.open(&e, &plain), 0);
+		assert_int_equal(socketpair(AF_UNIX, SOCK_DGRAM, 0, fd), 0);
+		assert_int_equal(
+			uring_ops.add(e, &(struct io_channel){ fd[0], IO_DGRAM, 1, NULL }), 0);
+		if (waits)
+			assert_int_equal(uring_ops.wait(e, &batch, 0), 0);
+		uring_ops.close(e);
+		close(fd[0]);
+		assert_int_equal(send(fd[1], "x", 1, MSG_NOSIGNAL), -1);
+		close(fd[1]);
+	}
+}
+
+/* The other end of a socket pair that has an error pending. */
+static void *send_later(void *arg)
+{
+	struct sockaddr_in *at = arg, from = at[1];
+	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+	usleep(100 * 1000);
+	if (!bind(fd, (struct sockaddr *)&from, sizeof(from)))
+		(void)!sendto(fd, "late", 4, 0, (struct sockaddr *)&at[0], sizeof(at[0]));
+	close(fd);
+	return NULL;
+}
+
+static int bound(struct sockaddr_in *at)
+{
+	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	socklen_t len = sizeof(*at);
+
+	*at = (struct sockaddr_in){ .sin_family = AF_INET,
+		.sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	assert_int_equal(bind(fd, (struct sockaddr *)at, len), 0);
+	assert_int_equal(getsockname(fd, (struct sockaddr *)at, &len), 0);
+	return fd;
+}
+
+/* A pending error ends the request while a wait looks: what comes when that wait blocks
+ * must end it. */
+static void test_armed_when_it_blocks(void **state)
+{
+	struct sockaddr_in at[2];
+	int fd = bound(&at[0]), gone = bound(&at[1]);
+	uint64_t start = clock_now_ns();
+	struct engine *e;
+	pthread_t t;
+
+	close(gone);
+	assert_int_equal(connect(fd, (struct sockaddr *)&at[1], sizeof(at[1])), 0);
+	assert_int_equal(uring_ops.open(&e, &plain), 0);
+	assert_int_equal(uring_ops.add(e, &(struct io_channel){ fd, IO_DGRAM, 1, NULL }), 0);
+	assert_int_equal(uring_ops.wait(e, &batch, 0), 0);
+	assert_int_equal(send(fd, "x", 1, 0), 1);
+	assert_int_equal(pthread_create(&t, NULL, send_later, at), 0);
+	do {
+		assert_int_equal(uring_ops.wait(e, &batch, 5 * NSEC_PER_SEC), 0);
+	} while (batch.n == 0 && clock_now_ns() - start < 4 * NSEC_PER_SEC);
+	pthread_join(t, NULL);
+	assert_int_equal(batch.n, 1);
+	assert_true(clock_now_ns() - start < 4 * NSEC_PER_SEC);
+	uring_ops.close(e);
+	close(fd);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_refused), cmocka_unit_test(test_bad_config),
 		cmocka_unit_test(test_shared_channel), cmocka_unit_test(test_nothing_leaks),
-		cmocka_unit_test(test_close_elsewhere),
+		cmocka_unit_test(test_close_elsewhere), cmocka_unit_test(test_close_lets_go),
+		cmocka_unit_test(test_armed_when_it_blocks),
 		cmocka_unit_test(test_restrictions), /* last: leaves a ring behind */
 	};
 	int ret = uring_ops.probe(&plain);
