@@ -544,6 +544,17 @@ static void report_lost(struct worker *w)
 			w->cfg.channel_lost(w->cfg.lost_ctx, (enum worker_channel)i);
 }
 
+/* At the end, in the thread that the engine belongs to. A ring that is closed by another one
+ * holds its files for some time after that, and with them the interface: who starts the
+ * gateway again at once would find the name in use. */
+static void drop_channels(struct worker *w)
+{
+	for (unsigned f = 0; f < 2; f++)
+		if (w->sock[f] >= 0)
+			w->ops->drop(w->engine, w->sock[f]);
+	w->ops->drop(w->engine, w->cfg.tun_fd);
+}
+
 /* syscalls: prctl(PR_SET_NAME) sleep */
 static void *worker_main(void *arg)
 {
@@ -574,6 +585,7 @@ static void *worker_main(void *arg)
 		}
 		run_batch(w);
 	}
+	drop_channels(w);
 	rcu_thread_fini();
 	return NULL;
 }
