@@ -462,8 +462,9 @@ static int wait_batch(struct engine *e, struct io_batch *in, int64_t timeout_ns)
 		spin_note_work(&e->spin, now);
 		check_channels(e, in, now);
 		ret = poll_events(e, 0);
+		/* What was lost is told all the same; the next wait fails again if it must. */
 		if (ret < 0)
-			return ret;
+			return in->lost ? 0 : ret;
 	}
 	receive_hot(e, in);
 	if (in->n == 0 && !in->lost && !e->is_woken) {
