@@ -105,6 +105,7 @@ def test_without_root():
     assert {s["why"] for s in report["skipped"]} == {"network namespaces need root"}
 
 
+@pytest.mark.long  # a whole run once more
 def test_without_wireguard_go(tmp_path):
     out = tmp_path / "json"
     done = subprocess.run(command("--json", out), capture_output=True, text=True, timeout=200,
