@@ -142,7 +142,8 @@ static void test_signs(void **state)
 
 static void test_long_line(void **state)
 {
-	enum { N = 200000 };
+	/* A sanitizer that checks strings reads all of the rest for each item. */
+	enum { N = IS_SANITIZED ? 20000 : 200000 };
 	char *text = malloc(64 + (size_t)N * 16 + 16);
 	struct gateway_change c;
 	struct conf_error err;
