@@ -451,7 +451,10 @@ class Gateway:
 
     def wg(self, *args, check=True, input=None):
         """wg(8), in the gateway's namespace."""
-        return run(self.ns, "wg", *args, check=check, input=input)
+        try:
+            return run(self.ns, "wg", *args, check=check, input=input)
+        except LabError as e:
+            raise LabError(f"{e}; the gateway's status is {self.process.poll()}, its log: {self.log()[-800:]}") from None
 
     def show(self, what):
         """`wg show NAME what`, as lists of fields."""

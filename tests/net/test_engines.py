@@ -15,7 +15,7 @@ from test_bench import environment, family, nothing_left
 RATIOS = ("uring_over_epoll_rx_per_cpu", "uring_sqpoll_syscalls_per_100k", "best_over_epoll_p999",
           "workers2_over_1_memory")
 OF_EACH = ("rx_kpps_per_cpu", "syscalls_per_100k", "p999_us")
-MEASURED = OF_EACH + ("rx_gro_kpps_per_cpu", "rx_1420_kpps_per_cpu", "rx_1420_gro_kpps_per_cpu", "rx_lost_percent",
+MEASURED = OF_EACH + ("rx_gro_kpps_per_cpu", "rx_1420_kpps_per_cpu", "rx_1420_gro_kpps_per_cpu",
                       "kernel_share_percent", "p50_us", "p99_us")
 
 
@@ -49,8 +49,7 @@ def test_quick_figures(tmp_path):
     # These run everywhere.
     for engine in ("epoll_recvmmsg", "epoll"):
         for name in set(MEASURED) - {"syscalls_per_100k"}:
-            assert all(v >= 0 for v in found[f"{engine}_{name}"]["samples"]), (engine, name)
-            assert name == "rx_lost_percent" or found[f"{engine}_{name}"]["value"] > 0, (engine, name)
+            assert found[f"{engine}_{name}"]["value"] > 0, (engine, name)
     for name in ("memory_open_1000_peers_ns", "memory_seal_1000_peers_2_workers_ns", "workers2_over_1_memory"):
         assert all(v > 0 for v in found[name]["samples"]), name
     # The baseline asks before each recvmmsg of 32: 2 calls for 32 packets, if nothing is lost for want of CPU.
