@@ -23,7 +23,7 @@
  * DRAIN_NS (so that it gets to read the answer), and it is hung up.
  *
  * syscalls: accept4 recv send shutdown getsockopt geteuid poll read close lstat unlink
- * syscalls(start): mkdir chmod fchmod open flock socket connect bind listen getsockname
+ * syscalls(start): mkdir chmod fchmod open flock socket connect bind listen rename getsockname
  *	fcntl inotify_init1 inotify_add_watch */
 #include "gateway/uapi_server.h"
 #include "base/clock.h"
@@ -146,16 +146,19 @@ static int remove_stale(const struct sockaddr_un *addr)
 	return unlink(addr->sun_path) < 0 && errno != ENOENT ? -errno : 0;
 }
 
+#define MADE ".new" /* behind the name while it is made */
+
 static int bind_path(struct uapi_server *s, const char *path)
 {
-	struct sockaddr_un addr = { .sun_family = AF_UNIX };
+	struct sockaddr_un addr = { .sun_family = AF_UNIX }, made = addr;
 	struct stat st;
 	int ret;
 
-	if (strlen(path) >= sizeof(addr.sun_path))
+	if (strlen(path) + strlen(MADE) >= sizeof(addr.sun_path))
 		return -ENAMETOOLONG;
 	strcpy(addr.sun_path, path);
 	strcpy(s->path, path);
+	strcpy(stpcpy(made.sun_path, path), MADE);
 	/* The file takes over the mode of the socket: private from its first moment,
 	 * without touching the process's umask (unix(7), net/unix/af_unix.c). */
 	if (fchmod(s->fd, 0600) < 0)
@@ -163,18 +166,28 @@ static int bind_path(struct uapi_server *s, const char *path)
 	ret = remove_stale(&addr);
 	if (ret)
 		return ret;
-	if (bind(s->fd, (struct sockaddr *)&addr, sizeof(addr)) < 0)
+	/* Under its name it answers from the first moment: wg(8) takes a socket that refuses for a
+	 * stale one and removes it. What is left of one that was killed here is ours: we have the
+	 * folder's lock. */
+	unlink(made.sun_path);
+	if (bind(s->fd, (struct sockaddr *)&made, sizeof(made)) < 0)
 		return -errno;
+	ret = lstat(made.sun_path, &st) < 0 ? -errno : 0;
+	/* In case the kernel did not keep its promise about the mode. */
+	if (!ret && (st.st_mode & 0777) != 0600 && chmod(made.sun_path, 0600) < 0)
+		ret = -errno;
+	if (!ret && (listen(s->fd, BACKLOG) < 0 || rename(made.sun_path, path) < 0))
+		ret = -errno;
+	if (ret) {
+		unlink(made.sun_path);
+		return ret;
+	}
 	s->owns_file = true;
-	if (lstat(path, &st) < 0)
-		return -errno;
 	s->dev = st.st_dev;
 	s->ino = st.st_ino;
-	/* In case the kernel did not keep its promise about the mode. */
-	if ((st.st_mode & 0777) != 0600 && chmod(path, 0600) < 0)
-		return -errno;
-	return listen(s->fd, BACKLOG) < 0 ? -errno : 0;
+	return 0;
 }
+#undef MADE
 
 static bool file_is_ours(const struct uapi_server *s)
 {

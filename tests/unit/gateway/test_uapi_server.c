@@ -14,6 +14,8 @@
 #include <fcntl.h>
 #include <malloc.h>
 #include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -833,12 +835,57 @@ static void test_wg(void **state)
 		rmdir(UAPI_SOCKET_DIR);
 }
 
+/* Somebody who asks all sockets there are, again and again: wg(8) removes one that refuses.
+ * While turn is even the server is being opened, or open; else it goes away. */
+static struct {
+	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
+	_Atomic unsigned turn, n_refused;
+	_Atomic bool is_over;
+} asker;
+
+static void *ask_all_the_time(void *arg)
+{
+	struct sockaddr_un addr = { .sun_family = AF_UNIX };
+
+	strcpy(addr.sun_path, asker.path);
+	while (!asker.is_over) {
+		unsigned turn = asker.turn;
+		int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0);
+		bool is_refused = connect(fd, (struct sockaddr *)&addr, sizeof(addr)) < 0 &&
+			errno == ECONNREFUSED;
+
+		close(fd);
+		if (is_refused && turn % 2 == 0 && turn == asker.turn)
+			asker.n_refused++;
+	}
+	return NULL;
+}
+
+static void test_answers_from_the_first_moment(void **state)
+{
+	struct fixture *f = *state;
+	pthread_t t;
+
+	strcpy(asker.path, f->path);
+	assert_int_equal(pthread_create(&t, NULL, ask_all_the_time, NULL), 0);
+	for (unsigned i = 0; i < 2000; i++) {
+		asker.turn++;
+		uapi_server_close(f->server);
+		asker.turn++;
+		assert_int_equal(uapi_server_open(&f->server, f->path, &ops, &f->device), 0);
+	}
+	asker.is_over = true;
+	pthread_join(t, NULL);
+	assert_int_equal(asker.n_refused, 0);
+}
+
 #define WITH_SERVER(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		WITH_SERVER(test_get_and_set),
+		WITH_SERVER(test_answers_from_the_first_moment),
 		WITH_SERVER(test_errors_are_answered),
 		WITH_SERVER(test_half_request_then_end),
 		WITH_SERVER(test_endless_line),
