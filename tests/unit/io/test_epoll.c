@@ -1,4 +1,4 @@
-/* The epoll engine over loopback sockets and pipes. */
+/* What is epoll's own policy: test_engines.c has what every engine promises. */
 #include "io/io.h"
 #include "base/clock.h"
 #include "base/rcu.h"
@@ -7,7 +7,6 @@
 #include <linux/if.h>
 #include <linux/if_tun.h>
 #include <netinet/in.h>
-#include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -70,55 +69,6 @@ static void tx_set(
 				      .msg_name = to,
 				      .msg_namelen = to ? sizeof(*to) : 0 },
 		.err = 77 };
-}
-
-static void test_pick(void **state)
-{
-	const struct engine_ops *o = NULL;
-
-	assert_int_equal(engine_pick(&o, "no_such_engine", &plain), -EINVAL);
-	assert_null(o);
-	assert_int_equal(engine_pick(&o, "auto", &plain), 0);
-	assert_non_null(o);
-}
-
-static void test_time_out(void **state)
-{
-	uint64_t start = clock_now_ns();
-
-	assert_int_equal(ops->wait(e, &batch, 30 * NSEC_PER_MSEC), 0);
-	assert_int_equal(batch.n, 0);
-	assert_true(clock_now_ns() - start >= 30 * NSEC_PER_MSEC);
-	start = clock_now_ns();
-	assert_int_equal(ops->wait(e, &batch, 0), 0);
-	assert_true(clock_now_ns() - start < NSEC_PER_SEC);
-}
-
-static void *wake_later(void *arg)
-{
-	usleep(50 * 1000);
-	ops->wake(arg);
-	return NULL;
-}
-
-static void test_wake(void **state)
-{
-	/* One that is longer than epoll's int of milliseconds, too. */
-	static const int64_t timeouts[] = { -1, INT64_MAX };
-
-	for (size_t i = 0; i < ARRAY_LEN(timeouts); i++) {
-		pthread_t t;
-
-		assert_int_equal(pthread_create(&t, NULL, wake_later, e), 0);
-		assert_int_equal(ops->wait(e, &batch, timeouts[i]), 0);
-		assert_int_equal(batch.n, 0);
-		pthread_join(t, NULL);
-	}
-	/* Before the wait, twice: it ends at once, and the next one does not. */
-	ops->wake(e);
-	ops->wake(e);
-	assert_int_equal(ops->wait(e, &batch, -1), 0);
-	test_time_out(state);
 }
 
 /* A wake-up may be taken while events are asked for only in passing, after a run of
@@ -375,19 +325,6 @@ static void test_channel_limit(void **state)
 	}
 }
 
-static void test_bad_descriptors(void **state)
-{
-	int fd[2];
-
-	assert_int_equal(ops->add(e, &(struct io_channel){ -1, IO_FRAME, 0, NULL }), -EBADF);
-	frames_open(fd);
-	assert_int_equal(ops->add(e, &(struct io_channel){ fd[0], IO_FRAME, 0, NULL }), 0);
-	assert_int_equal(ops->add(e, &(struct io_channel){ fd[0], IO_FRAME, 0, NULL }), -EEXIST);
-	assert_int_equal(ops->drop(e, fd[0]), 0);
-	close(fd[0]);
-	close(fd[1]);
-}
-
 /* The interface is deleted while it is a channel: that ends one wait at most, and
  * the others of the worker last as long as before. Runs last, since it leaves us in
  * an empty network namespace. */
@@ -432,9 +369,6 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 	const struct CMUnitTest tests[] = {
-		TEST(test_pick),
-		TEST(test_time_out),
-		TEST(test_wake),
 		TEST(test_wake_after_batches),
 		TEST(test_datagrams),
 		TEST(test_lengths),
@@ -443,7 +377,6 @@ int main(void)
 		TEST(test_icmp_refused),
 		TEST(test_fairness),
 		TEST(test_channel_limit),
-		TEST(test_bad_descriptors),
 		TEST(test_tun_gone),
 	};
 #undef TEST
